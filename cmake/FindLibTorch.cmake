@@ -1,0 +1,94 @@
+# FindLibTorch: plain imported target LibTorch::LibTorch for the CPU libraries of any LibTorch 2.9 or newer:
+# a PyPI wheel, an unpacked LibTorch archive or an installed source build, with or without CUDA.
+#
+# Looked for in: -DLIBTORCH=DIR, the environment variable LIBTORCH, .venv/ of the checkout, `python3 -c "import torch"`.
+# LibTorch's own CMake package is not used, since it demands a CUDA toolkit even for CPU use. libtorch_cuda is never
+# linked: what needs a GPU loads it at run time, so that CPU programs start fast and the linker cannot drop it.
+#
+# Sets LibTorch_VERSION, LibTorch_ROOT, LibTorch_LIB_DIR, LibTorch_HAS_CUDA, LOCKSTEP_PYTHON.
+
+set(LIBTORCH "" CACHE PATH "LibTorch root: the folder that holds include/ and lib/")
+
+set(_candidates "")
+if(LIBTORCH)
+  list(APPEND _candidates ${LIBTORCH})
+elseif(DEFINED ENV{LIBTORCH})
+  list(APPEND _candidates $ENV{LIBTORCH})
+else()
+  file(GLOB _venv ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
+  list(APPEND _candidates ${_venv})
+  if(NOT _candidates)
+    execute_process(COMMAND python3 -c "import os, torch; print(os.path.dirname(torch.__file__))"
+                    OUTPUT_VARIABLE _found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    list(APPEND _candidates ${_found})
+  endif()
+endif()
+
+set(LibTorch_ROOT "")
+foreach(_dir IN LISTS _candidates)
+  if(EXISTS ${_dir}/lib/libtorch_cpu.so AND EXISTS ${_dir}/include/torch/csrc/api/include/torch/torch.h)
+    set(LibTorch_ROOT ${_dir})
+    break()
+  endif()
+endforeach()
+if(NOT LibTorch_ROOT)
+  list(JOIN _candidates ", " _tried)
+  if(NOT _tried)
+    set(_tried "nothing to try: LIBTORCH is not set, there is no .venv/ and python3 has no torch")
+  endif()
+  message(FATAL_ERROR "LibTorch was not found (looked in: ${_tried}).\n"
+      "A usable root holds lib/libtorch_cpu.so and include/torch/. Run scripts/setup.sh, which installs the wheel into "
+      ".venv/, or pass -DLIBTORCH=DIR (an unpacked LibTorch archive, or .../site-packages/torch).")
+endif()
+
+file(STRINGS ${LibTorch_ROOT}/include/torch/headeronly/version.h _version_lines REGEX "TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
+if(NOT _version_lines)
+  file(STRINGS ${LibTorch_ROOT}/include/torch/csrc/api/include/torch/version.h _version_lines REGEX "TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
+endif()
+set(LibTorch_VERSION "")
+foreach(_part MAJOR MINOR PATCH)
+  string(REGEX MATCH "TORCH_VERSION_${_part} ([0-9]+)" _ "${_version_lines}")
+  list(APPEND LibTorch_VERSION ${CMAKE_MATCH_1})
+endforeach()
+list(JOIN LibTorch_VERSION "." LibTorch_VERSION)
+if(LibTorch_VERSION VERSION_LESS 2.9)
+  message(FATAL_ERROR "LibTorch ${LibTorch_VERSION} in ${LibTorch_ROOT} is too old: Lockstep needs 2.9 or newer "
+      "(Debian's own package is 1.13). Run scripts/setup.sh, or pass -DLIBTORCH=DIR.")
+endif()
+
+set(LibTorch_LIB_DIR ${LibTorch_ROOT}/lib)
+set(LibTorch_HAS_CUDA OFF)
+if(EXISTS ${LibTorch_LIB_DIR}/libtorch_cuda.so)
+  set(LibTorch_HAS_CUDA ON)
+endif()
+# A CUDA wheel's libtorch_cpu needs a few libraries of the nvidia-* wheels beside it.
+file(GLOB _nvidia_dirs ${LibTorch_ROOT}/../nvidia/*/lib)
+set(_link_options "-Wl,-rpath,${LibTorch_LIB_DIR}")
+foreach(_dir ${LibTorch_LIB_DIR} ${_nvidia_dirs})
+  list(APPEND _link_options "-Wl,-rpath-link,${_dir}")
+endforeach()
+
+if(NOT TARGET LibTorch::LibTorch)
+  foreach(_lib c10 torch_cpu)
+    add_library(LibTorch::${_lib} SHARED IMPORTED)
+    set_target_properties(LibTorch::${_lib} PROPERTIES IMPORTED_LOCATION ${LibTorch_LIB_DIR}/lib${_lib}.so)
+  endforeach()
+  add_library(LibTorch::LibTorch INTERFACE IMPORTED)
+  target_include_directories(LibTorch::LibTorch SYSTEM INTERFACE
+      ${LibTorch_ROOT}/include ${LibTorch_ROOT}/include/torch/csrc/api/include)
+  target_compile_definitions(LibTorch::LibTorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+  target_compile_options(LibTorch::LibTorch INTERFACE -Wno-attributes)
+  target_link_libraries(LibTorch::LibTorch INTERFACE LibTorch::torch_cpu LibTorch::c10 Threads::Threads)
+  target_link_options(LibTorch::LibTorch INTERFACE ${_link_options})
+endif()
+
+# The interpreter that owns this LibTorch, when it came from a wheel: the parity tests run it.
+set(LOCKSTEP_PYTHON "" CACHE FILEPATH "Python with the same torch, for the parity tests")
+if(NOT LOCKSTEP_PYTHON)
+  get_filename_component(_python ${LibTorch_ROOT}/../../../../bin/python3 ABSOLUTE)
+  if(EXISTS ${_python})
+    set(LOCKSTEP_PYTHON ${_python})
+  endif()
+endif()
+
+message(STATUS "LibTorch ${LibTorch_VERSION} in ${LibTorch_ROOT} (CUDA: ${LibTorch_HAS_CUDA}; Python: ${LOCKSTEP_PYTHON})")

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "lockstep/base/file.h"
+
+namespace lockstep {
+
+/// A small shared-memory board on which each rank of a job shows the launcher how far it has come, so that a rank that
+/// dies of any cause, SIGKILL included, can be reported with its step. Costs a rank one relaxed store a step.
+///
+/// The launcher makes it and hands the descriptor down in LOCKSTEP_STATUS_FD; nothing is left on disk.
+class StatusBoard {
+ public:
+  static constexpr const char* kVariable = "LOCKSTEP_STATUS_FD";
+
+  /// Launcher: a board for `num_ranks` local ranks. The descriptor is close-on-exec until it is handed to a child.
+  explicit StatusBoard(int num_ranks);
+
+  /// Rank: the board that the launcher handed down, or nullopt when there is none.
+  static std::optional<StatusBoard> from_environment();
+
+  int fd() const noexcept { return fd_.get(); }
+
+  /// Number of optimizer steps that local rank `local_rank` has finished; -1 before the first report.
+  std::int64_t step(int local_rank) const;
+  void set_step(int local_rank, std::int64_t step);
+
+ private:
+  struct alignas(64) Slot {
+    std::atomic<std::int64_t> step_plus_one{0};
+  };
+  StatusBoard() = default;
+  Slot& slot(int local_rank) const;
+
+  UniqueFd fd_;
+  MappedMemory memory_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lockstep::launch {
+
+/// Who serves the key-value store on the socket that the launcher has bound (no port is ever raced for).
+enum class StoreServer {
+  kWorkerProcess,  ///< `lockstep-worker store --fd N`: for any program, Python ones too; every rank is a client
+  kRankZero,       ///< rank 0 finds the listening socket in LOCKSTEP_STORE_FD and serves it: our own programs
+};
+
+struct LaunchOptions {
+  std::vector<std::string> command;  ///< program and arguments, the same for every rank
+  int num_processes = 1;
+  std::map<std::string, std::string> environment;  ///< added to every rank's
+  StoreServer store_server = StoreServer::kWorkerProcess;
+  std::filesystem::path worker_program;          ///< path of lockstep-worker, for kWorkerProcess
+  std::optional<std::filesystem::path> log_dir;  ///< keeps <log_dir>/attempt_0/<rank>/{stdout.log,stderr.log}
+  bool prefix_output = true;                     ///< "[rank 1] " before each console line
+  bool quiet_stdout = false;                     ///< ranks' stdout goes to our stderr: our stdout is a document
+  std::chrono::milliseconds grace_after_failure{1000};
+  std::chrono::milliseconds grace_after_stop{30000};
+  std::function<void()> on_tick;  ///< called about every 100 ms, and once at the end
+};
+
+struct RankFailure {
+  int rank = 0;
+  int pid = 0;
+  int exit_code = 0;  ///< when it exited
+  int signal = 0;     ///< when a signal killed it, else 0
+  std::optional<std::int64_t> step;
+  std::vector<std::string> last_lines;  ///< of its standard error, else of its standard output
+};
+
+struct LaunchResult {
+  int exit_code = 0;    ///< 0; the first failing rank's code or 128+signal; 128+signal of a stop request
+  int stop_signal = 0;  ///< SIGINT, SIGTERM, SIGHUP, SIGQUIT when one asked us to stop
+  std::optional<RankFailure> first_failure;
+};
+
+/// Starts the ranks of one job on this host with torchrun's worker environment, watches them, and returns when every
+/// process of the job is gone. Prints each rank's lines, and on a failure the fixed line
+///   lockstep: rank 1 (host H, pid P) failed first: killed by SIGKILL at step S
+/// with the rank's last lines. Must be called from a process with one thread. Installs signal handlers for its duration
+/// and restores them. Throws ConfigError (program not found, not executable), SystemError.
+LaunchResult launch(const LaunchOptions& options);
+
+}  // namespace lockstep::launch
