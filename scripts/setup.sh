@@ -16,8 +16,7 @@ packages=(g++ cmake ninja-build ccache libcli11-dev nlohmann-json3-dev libtomlpl
   libgtest-dev libgmock-dev dataset-fashion-mnist ca-certificates python3)
 [ -n "${LIBTORCH:-}" ] || packages+=(python3-venv)
 wheel_needs_gb=12
-dry_run=false
-system_packages=true
+dry_run=false system_packages=true
 
 say() { printf '==> %s\n' "$*"; }
 refuse() { printf 'setup: %s\n' "$@" >&2; exit 2; }
