@@ -1,13 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
-
-#include "lockstep/base/file.h"
 
 namespace lockstep::telemetry {
 
@@ -21,15 +21,22 @@ namespace lockstep::telemetry {
 ///   fault       kind message step rank
 ///   run_end     exit ("completed" | "stopped" | "failed") steps final_weights_sha256
 ///
-/// Lines are written whole with O_APPEND; nothing already in the file is ever truncated. Buffered: flushed at every
-/// type but `step`, at least every 2 s, and on destruction. A failing disk is reported once and never stops training.
+/// Every event reaches the file (the system's page cache) before write() returns, in one write() with O_APPEND: exit(),
+/// an exception, SIGTERM or SIGKILL right after it loses nothing, several writers do not mix within a line, and nothing
+/// that is in the file already is ever truncated. Costs about 10 us an event, so events are for every Nth step.
+/// NaN and infinities become null. A failing disk is reported once and never stops training. Thread-safe.
 class EventWriter {
  public:
+  /// Opens or creates the file. Throws SystemError that names the path.
   explicit EventWriter(const std::filesystem::path& path);
   EventWriter(EventWriter&&) noexcept;
+  EventWriter& operator=(EventWriter&&) noexcept;
   ~EventWriter();
 
+  /// `fields` must be an object. Never throws for reasons of the disk.
   void write(std::string_view type, nlohmann::json fields);
+
+  /// Makes what was written durable against the loss of the machine (fdatasync); may take long on a slow disk.
   void flush();
 
  private:
@@ -43,7 +50,11 @@ class EventReader {
  public:
   explicit EventReader(std::filesystem::path path);
 
-  /// The complete events that were added since the last call; empty when there is no file yet.
+  /// A reader that skips what the file holds now, such as the events of an earlier run that is resumed.
+  static EventReader from_end(std::filesystem::path path);
+
+  /// The complete events that were added since the last call; empty when there is no file yet. Throws SystemError when
+  /// the file exists and cannot be read.
   std::vector<nlohmann::json> poll();
   std::size_t damaged_lines() const noexcept { return damaged_lines_; }
 
