@@ -1,0 +1,16 @@
+#if defined(__x86_64__)
+
+#include "lockstep/kernels/conv_relu_pool_simd.h"
+
+namespace lockstep::kernels::detail {
+
+template <typename T>
+SimdKernels<T> avx2_kernels() noexcept {
+  return {&ConvReluPool<T>::forward, &ConvReluPool<T>::backward};
+}
+template SimdKernels<float> avx2_kernels<float>() noexcept;
+template SimdKernels<double> avx2_kernels<double>() noexcept;
+
+}  // namespace lockstep::kernels::detail
+
+#endif
