@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/config/flags.h"
+
+namespace lockstep::config {
+
+/// `lockstep --help`: the commands, one line each.
+std::string overview_help(const std::vector<CommandSpec>& commands);
+
+/// `lockstep <command> --help`; with `full` the further sentences of each flag too (`lockstep help <command>`).
+std::string command_help(const CommandSpec& command, bool full);
+
+/// The man page lockstep(1), in man(7) macros.
+std::string man_page(const std::vector<CommandSpec>& commands, const std::string& version);
+
+/// Completion scripts, to be sourced: commands, flags of each command, choices of each flag, files for paths.
+std::string bash_completion(const std::vector<CommandSpec>& commands);
+std::string zsh_completion(const std::vector<CommandSpec>& commands);
+
+}  // namespace lockstep::config
