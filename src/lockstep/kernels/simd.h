@@ -4,7 +4,7 @@
 // simd_<level>.cpp alone: everything is in an unnamed namespace and uses compiler built-ins, so that no inline function
 // of the standard library is emitted for a CPU that the rest of the program may not run on.
 
-#if defined(__AVX2__)
+#if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
@@ -63,6 +63,32 @@ struct Simd {
     }
 #else
     return a * b + c;
+#endif
+  }
+
+  [[gnu::always_inline]] static inline Vec square_root(Vec a) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) {
+      return Vec(_mm512_maskz_sqrt_ps(0xffff, __m512(a)));
+    } else {
+      return Vec(_mm512_maskz_sqrt_pd(0xff, __m512d(a)));
+    }
+#elif defined(__AVX2__)
+    if constexpr (sizeof(T) == 4) {
+      return Vec(_mm256_sqrt_ps(__m256(a)));
+    } else {
+      return Vec(_mm256_sqrt_pd(__m256d(a)));
+    }
+#elif defined(__x86_64__)
+    if constexpr (sizeof(T) == 4) {
+      return Vec(_mm_sqrt_ps(__m128(a)));
+    } else {
+      return Vec(_mm_sqrt_pd(__m128d(a)));
+    }
+#else
+    for (int lane = 0; lane < kLanes; ++lane)
+      a[lane] = sizeof(T) == 4 ? __builtin_sqrtf(a[lane]) : __builtin_sqrt(a[lane]);
+    return a;
 #endif
   }
 

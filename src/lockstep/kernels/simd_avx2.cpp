@@ -1,12 +1,19 @@
 #if defined(__x86_64__)
 
 #include "lockstep/kernels/conv_relu_pool_simd.h"
+#include "lockstep/kernels/optimizer_simd.h"
 
 namespace lockstep::kernels::detail {
 
 template <typename T>
 SimdKernels<T> avx2_kernels() noexcept {
-  return {&ConvReluPool<T>::forward, &ConvReluPool<T>::backward};
+  return {
+      .conv_forward = &ConvReluPool<T>::forward,
+      .conv_backward = &ConvReluPool<T>::backward,
+      .sgd = &Optimizer<T>::sgd,
+      .adam = &Optimizer<T>::adam,
+      .sum_of_squares = &Optimizer<T>::sum_of_squares,
+  };
 }
 template SimdKernels<float> avx2_kernels<float>() noexcept;
 template SimdKernels<double> avx2_kernels<double>() noexcept;

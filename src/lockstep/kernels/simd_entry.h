@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "lockstep/kernels/conv_relu_pool.h"
+#include "lockstep/kernels/optimizer.h"
 
 namespace lockstep::kernels::detail {
 
@@ -24,6 +25,10 @@ struct SimdKernels {
                        T* scratch);
   void (*conv_backward)(const ConvReluPoolShape&, const ConvReluPoolScratch&, const T* x, const T* w,
                         const std::uint8_t* active, const T* dpooled, T* dw, T* db, T* dx, T* scratch);
+  void (*sgd)(std::int64_t size, T* values, const T* gradients, T* momentum_buffer, const SgdStep&);
+  void (*adam)(std::int64_t size, T* values, const T* gradients, T* exp_avg, T* exp_avg_sq, const AdamStep&,
+               double bias_correction1, double sqrt_bias_correction2);
+  double (*sum_of_squares)(std::int64_t size, const T* values);
 };
 
 template <typename T>

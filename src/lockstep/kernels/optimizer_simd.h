@@ -1,0 +1,122 @@
+#pragma once
+
+// Bodies of the optimizers for one instruction set; see simd.h for the rules of these files. Every product that PyTorch
+// rounds by itself is rounded here too: the files are compiled with -ffp-contract=off and fuse only where PyTorch does.
+
+#include "lockstep/kernels/simd.h"
+
+namespace lockstep::kernels::detail {
+namespace {
+
+template <typename T>
+struct Optimizer {
+  using S = Simd<T>;
+  using Vec = typename S::Vec;
+
+  /// body(g, state) for every vector of the arrays. `gradients` is read; the `state` arrays are read and written.
+  template <int kArrays, typename Body>
+  [[gnu::always_inline]] static inline void for_each_vector(std::int64_t size, const T* gradients,
+                                                            T* const (&arrays)[kArrays], Body body) {
+    Vec state[kArrays];
+    std::int64_t i = 0;
+    for (; i + S::kLanes <= size; i += S::kLanes) {
+      for (int a = 0; a < kArrays; ++a) state[a] = S::load(arrays[a] + i);
+      body(S::load(gradients + i), state);
+      for (int a = 0; a < kArrays; ++a) S::store(arrays[a] + i, state[a]);
+    }
+    if (i == size) return;
+    const auto bytes = static_cast<std::size_t>(size - i) * sizeof(T);
+    Vec g{};
+    __builtin_memcpy(&g, gradients + i, bytes);
+    for (int a = 0; a < kArrays; ++a) {
+      state[a] = Vec{};
+      __builtin_memcpy(&state[a], arrays[a] + i, bytes);
+    }
+    body(g, state);
+    for (int a = 0; a < kArrays; ++a) __builtin_memcpy(arrays[a] + i, &state[a], bytes);
+  }
+
+  static Vec constant(double value) { return S::broadcast(static_cast<T>(value)); }
+
+  static void sgd(std::int64_t size, T* values, const T* gradients, T* momentum_buffer, const SgdStep& step) {
+    const Vec grad_scale = constant(step.grad_scale), weight_decay = constant(step.weight_decay);
+    const Vec minus_lr = constant(-step.lr), momentum = constant(step.momentum);
+    const Vec one_minus_dampening = constant(1 - step.dampening);
+    const bool decay = step.weight_decay != 0, nesterov = step.nesterov, first = step.first_step;
+    if (step.momentum == 0) {
+      for_each_vector<1>(
+          size, gradients, {values}, [&](Vec g, Vec(&state)[1]) __attribute__((always_inline)) {
+            g *= grad_scale;
+            if (decay) g = S::multiply_add(state[0], weight_decay, g);
+            state[0] = S::multiply_add(g, minus_lr, state[0]);
+          });
+      return;
+    }
+    for_each_vector<2>(
+        size, gradients, {values, momentum_buffer}, [&](Vec g, Vec(&state)[2]) __attribute__((always_inline)) {
+          g *= grad_scale;
+          if (decay) g = S::multiply_add(state[0], weight_decay, g);
+          Vec& buffer = state[1];
+          buffer = first ? g : S::multiply_add(g, one_minus_dampening, buffer * momentum);
+          const Vec direction = nesterov ? S::multiply_add(buffer, momentum, g) : buffer;
+          state[0] = S::multiply_add(direction, minus_lr, state[0]);
+        });
+  }
+
+  /// `bias_correction1` = 1 - beta1^step, `sqrt_bias_correction2` = sqrt(1 - beta2^step).
+  static void adam(std::int64_t size, T* values, const T* gradients, T* exp_avg, T* exp_avg_sq, const AdamStep& step,
+                   double bias_correction1, double sqrt_bias_correction2) {
+    const Vec grad_scale = constant(step.grad_scale), weight_decay = constant(step.weight_decay);
+    const Vec keep = constant(1 - step.lr * step.weight_decay);
+    const Vec beta2 = constant(step.beta2), one_minus_beta2 = constant(1 - step.beta2);
+    const Vec denominator_scale = constant(sqrt_bias_correction2), eps = constant(step.eps);
+    const Vec minus_step_size = constant(-(step.lr / bias_correction1));
+    // PyTorch's lerp moves from the nearer end.
+    const T weight = static_cast<T>(1 - step.beta1);
+    const bool from_average = weight < T(0.5);
+    const Vec coefficient = S::broadcast(from_average ? weight : weight - T(1));
+    const bool decay = step.weight_decay != 0, decoupled = step.decoupled_weight_decay;
+    for_each_vector<3>(
+        size, gradients, {values, exp_avg, exp_avg_sq}, [&](Vec g, Vec(&state)[3]) __attribute__((always_inline)) {
+          g *= grad_scale;
+          Vec &p = state[0], &m = state[1], &v = state[2];
+          if (decay && decoupled) p *= keep;
+          if (decay && !decoupled) g = S::multiply_add(p, weight_decay, g);
+          m = S::multiply_add(coefficient, g - m, from_average ? m : g);
+          v = S::multiply_add(one_minus_beta2 * g, g, v * beta2);
+          const Vec denominator = S::square_root(v) / denominator_scale + eps;
+          p += minus_step_size * m / denominator;
+        });
+  }
+
+  /// 16 running sums in double, folded into the total every kBlock elements.
+  static double sum_of_squares(std::int64_t size, const T* values) {
+    constexpr std::int64_t kBlock = 4096;
+    typedef double Sums __attribute__((vector_size(16 * sizeof(double))));
+    typedef T Values __attribute__((vector_size(16 * sizeof(T)), aligned(alignof(T)), may_alias));
+    double total = 0;
+    for (std::int64_t begin = 0; begin < size; begin += kBlock) {
+      const std::int64_t end = size - begin < kBlock ? size : begin + kBlock;
+      Sums sums{};
+      std::int64_t i = begin;
+      for (; i + 16 <= end; i += 16) {
+        const Sums x = __builtin_convertvector(*reinterpret_cast<const Values*>(values + i), Sums);
+        sums += x * x;
+      }
+      for (int lane = 0; i < end; ++i, ++lane) {
+        const double x = static_cast<double>(values[i]);
+        sums[lane] += x * x;
+      }
+      double block[16];
+      __builtin_memcpy(block, &sums, sizeof(block));
+      for (int width = 8; width > 0; width /= 2) {
+        for (int lane = 0; lane < width; ++lane) block[lane] += block[lane + width];
+      }
+      total += block[0];
+    }
+    return total;
+  }
+};
+
+}  // namespace
+}  // namespace lockstep::kernels::detail
