@@ -64,7 +64,7 @@ TEST_F(Safetensors, WritesAndReadsBack) {
   EXPECT_EQ(file.find("weight"), nullptr);
 }
 
-// Byte for byte what safetensors.numpy.save writes (version 0.4) for these two arrays.
+// Byte for byte what safetensors.numpy.save writes (0.8.0) for these two arrays.
 TEST_F(Safetensors, EqualsTheReferenceWriter) {
   const float weight[] = {1, 2};
   const std::int64_t step[] = {3};
