@@ -2,7 +2,8 @@
 #
 # The only way to add library code. It makes the static library `lockstep_NAME` (alias `lockstep::NAME`) out of
 # every .cpp in the calling folder, so a file cannot be forgotten. Files whose name ends in _test.cpp become the
-# test `NAME` (label `unit`); those ending in _dist_test.cpp the test `NAME.dist` (label `dist`).
+# test `NAME` (label `unit`); those ending in _dist_test.cpp the test `NAME.dist` (label `dist`), which may start
+# ranks: tests/dist/run_ranks.h.
 #   TORCH  the module is on the torch side: links LibTorch and shares the precompiled header
 #   DEPS   other modules, by folder name; tools/check_layers.py holds them against the table in ARCHITECTURE.md
 #   LINK / LINK_PUBLIC  other targets
@@ -37,7 +38,7 @@ function(lockstep_module name)
     lockstep_test(${name} SOURCES ${unit_tests} LINK ${target} ${ARG_LINK} LABELS unit)
   endif()
   if(LOCKSTEP_BUILD_TESTS AND dist_tests)
-    lockstep_test(${name}.dist SOURCES ${dist_tests} LINK ${target} ${ARG_LINK} LABELS dist)
+    lockstep_test(${name}.dist SOURCES ${dist_tests} LINK ${target} lockstep_test_ranks ${ARG_LINK} LABELS dist)
   endif()
 endfunction()
 
@@ -50,5 +51,15 @@ function(lockstep_use_torch target)
     target_link_libraries(lockstep_torch_pch PRIVATE LibTorch::LibTorch lockstep_flags)
     target_precompile_headers(lockstep_torch_pch PRIVATE <torch/torch.h>)
   endif()
+  lockstep_reuse_torch_pch(${target})
+endfunction()
+
+# GCC refuses a precompiled header under other code-generation flags, so executables are compiled as libraries are.
+function(lockstep_reuse_torch_pch target)
   target_precompile_headers(${target} REUSE_FROM lockstep_torch_pch)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
 endfunction()
