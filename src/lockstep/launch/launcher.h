@@ -23,12 +23,15 @@ struct LaunchOptions {
   std::map<std::string, std::string> environment;  ///< added to every rank's
   StoreServer store_server = StoreServer::kWorkerProcess;
   std::filesystem::path worker_program;          ///< path of lockstep-worker, for kWorkerProcess
-  std::optional<std::filesystem::path> log_dir;  ///< keeps <log_dir>/attempt_0/<rank>/{stdout.log,stderr.log}
+  std::string master_addr = "127.0.0.1";         ///< IPv4 address or name of this machine to bind and to tell the ranks
+  std::optional<int> master_port;                ///< empty: a free one, held from the start
+  std::optional<std::filesystem::path> log_dir;  ///< keeps <log_dir>/attempt_0/<rank>/{stdout.log,stderr.log} and
+                                                 ///< <log_dir>/launcher.log; empty: nothing is kept
   bool prefix_output = true;                     ///< "[rank 1] " before each console line
   bool quiet_stdout = false;                     ///< ranks' stdout goes to our stderr: our stdout is a document
   std::chrono::milliseconds grace_after_failure{1000};
   std::chrono::milliseconds grace_after_stop{30000};
-  std::function<void()> on_tick;  ///< called about every 100 ms, and once at the end
+  std::function<void()> on_tick;  ///< called about every 100 ms, and once at the end; must leave no child process
 };
 
 struct RankFailure {
@@ -49,8 +52,17 @@ struct LaunchResult {
 /// Starts the ranks of one job on this host with torchrun's worker environment, watches them, and returns when every
 /// process of the job is gone. Prints each rank's lines, and on a failure the fixed line
 ///   lockstep: rank 1 (host H, pid P) failed first: killed by SIGKILL at step S
-/// with the rank's last lines. Must be called from a process with one thread. Installs signal handlers for its duration
-/// and restores them. Throws ConfigError (program not found, not executable), SystemError.
+/// with the rank's last lines.
+///
+/// A job is the ranks and all that they start, daemons too. It ends when every rank has ended; what is left then gets
+/// SIGTERM, and SIGKILL after the grace. When a rank fails the others get SIGTERM, and SIGKILL after
+/// `grace_after_failure`. A SIGINT, SIGTERM, SIGHUP or SIGQUIT to this process asks the ranks to stop, with SIGKILL
+/// after `grace_after_stop`; a second one kills at once. When this process is killed the job is killed with it.
+/// Processes that are not the job's, this process's earlier children among them, are never signalled.
+///
+/// Must be called from a process with one thread. Takes over the stop signals and becomes a child subreaper for its
+/// duration, and restores both. Throws ConfigError (program not found or not executable, port in use), SystemError;
+/// nothing is left running then.
 LaunchResult launch(const LaunchOptions& options);
 
 }  // namespace lockstep::launch
