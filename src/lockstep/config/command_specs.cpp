@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/base/error.h"
+#include "lockstep/config/doctor_flags.h"
 #include "lockstep/config/train_flags.h"
 
 namespace lockstep::config {
@@ -40,8 +41,8 @@ CommandSpec help_spec() {
 }  // namespace
 
 const std::vector<CommandSpec>& command_specs() {
-  static const std::vector<CommandSpec> kSpecs{train_spec(), compare_spec(), help_spec(), completion_spec(),
-                                               man_spec()};
+  static const std::vector<CommandSpec> kSpecs{train_spec(), compare_spec(),    doctor_spec(),
+                                               help_spec(),  completion_spec(), man_spec()};
   return kSpecs;
 }
 
