@@ -90,6 +90,7 @@ std::string CommandOutput::first_line() const {
 CommandOutput run_command(const std::vector<std::string>& command, std::chrono::milliseconds timeout) {
   LOCKSTEP_CHECK(!command.empty());
   std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   const auto deadline = Clock::now() + timeout;
