@@ -14,5 +14,8 @@ int cmd_compare(const Arguments& args);
 int cmd_run(const Arguments& args);
 int cmd_data(const Arguments& args);
 int cmd_doctor(const Arguments& args);
+int cmd_help(const Arguments& args);
+int cmd_completion(const Arguments& args);
+int cmd_man(const Arguments& args);
 
 }  // namespace lockstep::cli

@@ -7,49 +7,54 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/version.h"
+#include "lockstep/config/flags.h"
+
+namespace lockstep::cli {
 
 namespace {
 
 struct Entry {
   const char* name;
-  int (*run)(const lockstep::cli::Arguments&);
+  int (*run)(const Arguments&);
 };
 
-const std::vector<Entry>& entries() {
-  static const std::vector<Entry> kEntries{
-#ifdef LOCKSTEP_COMMAND_train
-      {"train", lockstep::cli::cmd_train},
-#endif
-#ifdef LOCKSTEP_COMMAND_compare
-      {"compare", lockstep::cli::cmd_compare},
-#endif
+constexpr Entry kEntries[] = {
+    {"train", cmd_train},   {"compare", cmd_compare},
 #ifdef LOCKSTEP_COMMAND_run
-      {"run", lockstep::cli::cmd_run},
+    {"run", cmd_run},
 #endif
 #ifdef LOCKSTEP_COMMAND_data
-      {"data", lockstep::cli::cmd_data},
+    {"data", cmd_data},
 #endif
 #ifdef LOCKSTEP_COMMAND_doctor
-      {"doctor", lockstep::cli::cmd_doctor},
+    {"doctor", cmd_doctor},
 #endif
-  };
-  return kEntries;
-}
+    {"help", cmd_help},     {"completion", cmd_completion}, {"man", cmd_man},
+};
 
-int dispatch(const std::vector<std::string>& args) {
+int dispatch(const Arguments& args) {
+  if (args.empty() || args.front() == "--help" || args.front() == "-h") return cmd_help({});
+  if (args.front() == "--version") {
+    std::puts(text("lockstep ", kVersion).c_str());
+    return 0;
+  }
   std::vector<std::string> names;
-  for (const auto& entry : entries()) {
-    if (!args.empty() && args.front() == entry.name) return entry.run({args.begin() + 1, args.end()});
+  for (const auto& entry : kEntries) {
+    if (args.front() == entry.name) return entry.run({args.begin() + 1, args.end()});
     names.emplace_back(entry.name);
   }
-  throw lockstep::ConfigError(lockstep::text("expected a command: ", lockstep::join(names, ", ")));
+  const std::string what = args.front().starts_with("-") ? "flag before a command:" : "command";
+  throw ConfigError(config::unknown_name(what, args.front(), names), text("the commands are ", join(names, ", ")));
 }
 
 }  // namespace
 
+}  // namespace lockstep::cli
+
 int main(int argc, char** argv) {
   try {
-    return dispatch({argv + 1, argv + argc});
+    return lockstep::cli::dispatch({argv + 1, argv + argc});
   } catch (const lockstep::Error& error) {
     lockstep::log::error(error.what());
     return error.exit_code();

@@ -29,7 +29,8 @@ std::string wrap(std::string_view words, std::size_t indent, std::size_t used) {
 
 std::string flag_head(const Flag& flag) {
   const std::string shorter = flag.short_name ? text("-", flag.short_name, ", ") : "";
-  return text(shorter, "--", flag.name, flag.value_name.empty() ? "" : " ", flag.value_name);
+  const std::string value = flag.kind == FlagKind::kChoice ? join(flag.choices, "|") : flag.value_name;
+  return text(shorter, "--", flag.name, value.empty() ? "" : " ", value);
 }
 
 std::string default_note(const Flag& flag) {

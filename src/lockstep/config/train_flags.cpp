@@ -108,7 +108,7 @@ std::vector<Flag> where_to_train() {
        .reserved = {"zero1", "zero2", "zero3", "fsdp"},
        .fallback_note = "single; ddp when --nproc is above 1",
        .category = category,
-       .help = "how the devices share the work: single, ddp, dp",
+       .help = "how the devices share the work",
        .details =
            "single is one process on one device. ddp is one process a device, gradients averaged while the backward "
            "pass still runs. dp is one process with one thread a device, as DataParallel."},
@@ -157,7 +157,7 @@ std::vector<Flag> how_to_learn() {
        .choices = {"sgd", "adam", "adamw"},
        .fallback = "sgd",
        .category = category,
-       .help = "sgd, adam, adamw"},
+       .help = "what makes steps out of gradients"},
       {.name = "lr",
        .kind = FlagKind::kReal,
        .value_name = "X",
@@ -207,7 +207,10 @@ std::vector<Flag> how_to_learn() {
        .choices = {"constant", "cosine", "step"},
        .fallback = "constant",
        .category = category,
-       .help = "how the rate falls: constant, cosine, step"},
+       .help = "how the rate falls",
+       .details =
+           "cosine: half a cosine from the rate to 0 over the steps after the warm-up. step: a tenth after each third "
+           "of the run."},
       {.name = "clip-norm",
        .kind = FlagKind::kReal,
        .value_name = "X",
@@ -231,7 +234,7 @@ std::vector<Flag> how_to_learn() {
        .reserved = {"bf16", "fp16"},
        .fallback = "fp32",
        .category = category,
-       .help = "fp64, fp32, tf32",
+       .help = "number format of weights and arithmetic",
        .details = "fp32 means no TF32 anywhere."},
       {.name = "fuse",
        .kind = FlagKind::kChoice,
