@@ -19,8 +19,8 @@ struct SgdStep {
 };
 
 /// Updates `values` (and `momentum_buffer`, which may be empty when momentum is 0) in one pass over memory. All spans
-/// are equally long and do not overlap; one thread. On a CPU with fused multiply-add float results equal PyTorch's CPU
-/// kernels bit for bit when grad_scale is 1. Throws std::logic_error on unequal lengths.
+/// are equally long and do not overlap; one thread. On a CPU with fused multiply-add the results equal those of
+/// PyTorch's CPU operations bit for bit when grad_scale is 1. Throws std::logic_error on unequal lengths.
 template <typename T>
 void sgd_step(std::span<T> values, std::span<const T> gradients, std::span<T> momentum_buffer, const SgdStep& step,
               CpuLevel level = best_cpu_level());
@@ -37,7 +37,9 @@ struct AdamStep {
   double grad_scale = 1;
 };
 
-/// Updates `values`, `exp_avg` and `exp_avg_sq`; conditions and guarantees as for sgd_step, and step >= 1.
+/// Updates `values`, `exp_avg` and `exp_avg_sq`; conditions and guarantees as for sgd_step, and step >= 1. The averages
+/// equal PyTorch's bit for bit; the values differ in the last bit where MKL's square root, which PyTorch uses, is not
+/// correctly rounded.
 template <typename T>
 void adam_step(std::span<T> values, std::span<const T> gradients, std::span<T> exp_avg, std::span<T> exp_avg_sq,
                const AdamStep& step, CpuLevel level = best_cpu_level());

@@ -1,0 +1,64 @@
+// Initial values against Python's nn modules of the same LibTorch. Needs LOCKSTEP_PYTHON.
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "lockstep/models/model.h"
+
+namespace lockstep::models {
+namespace {
+
+/// What initial_values.py writes: for each parameter "name [shape]\n" and its float32 values.
+std::string python_parameters(const std::string& arguments) {
+  const char* python = std::getenv("LOCKSTEP_PYTHON");
+  const char* source = std::getenv("LOCKSTEP_SOURCE_DIR");
+  if (python == nullptr || *python == '\0' || source == nullptr) {
+    ADD_FAILURE() << "LOCKSTEP_PYTHON (a Python that has torch) and LOCKSTEP_SOURCE_DIR are not set, which ctest does; "
+                     "leave this test out with scripts/test.sh --no-python-tests";
+    return {};
+  }
+  const std::string script = std::string(source) + "/src/lockstep/models/python/initial_values.py";
+  const std::string command = std::string("'") + python + "' '" + script + "' " + arguments;
+  std::FILE* pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return {};
+  std::string out;
+  std::array<char, 65536> buffer;
+  while (const std::size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe)) out.append(buffer.data(), got);
+  EXPECT_EQ(::pclose(pipe), 0) << command;
+  return out;
+}
+
+std::string our_parameters(const std::string& name, std::uint64_t seed, const ModelShape& shape) {
+  torch::manual_seed(seed);
+  const auto model = make_model(name, shape);
+  std::string out;
+  for (const auto& parameter : model->named_parameters()) {
+    std::string line = parameter.key() + " [";
+    for (const auto size : parameter.value().sizes()) line += (line.back() == '[' ? "" : ", ") + std::to_string(size);
+    out += line + "]\n";
+    out.append(static_cast<const char*>(parameter.value().const_data_ptr()), parameter.value().nbytes());
+  }
+  return out;
+}
+
+TEST(InitialValues, EqualPythonsForTheSameSeed) {
+  const auto compare = [](const char* name, std::uint64_t seed, const ModelShape& s) {
+    const std::string want =
+        python_parameters(std::string(name) + " " + std::to_string(seed) + " " + std::to_string(s.channels) + " " +
+                          std::to_string(s.height) + " " + std::to_string(s.width) + " " + std::to_string(s.classes));
+    ASSERT_FALSE(want.empty());
+    EXPECT_TRUE(our_parameters(name, seed, s) == want) << name << " seed " << seed;
+  };
+  compare("cnn", 0, {3, 32, 32, 10});
+  compare("cnn", 7, {1, 28, 28, 100});
+  compare("mlp", 0, {1, 28, 28, 10});
+  compare("mlp", 7, {3, 5, 4, 3});
+}
+
+}  // namespace
+}  // namespace lockstep::models
