@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <set>
 
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
@@ -169,7 +170,7 @@ void Job::on_stop_signal(int signal) {
   kill_at_ = Clock::now() + options_.grace_after_stop;
   notice(text("got ", name, signal == SIGHUP ? " (the terminal went away)" : "", ": stopping the ranks, up to ",
               format_duration(options_.grace_after_stop), "; a second signal kills them at once"));
-  signal_ranks(signal == SIGINT ? SIGINT : SIGTERM);
+  signal == SIGINT ? interrupt_group() : signal_ranks(SIGTERM);
 }
 
 void Job::on_rank_end(int index) {
@@ -230,6 +231,17 @@ void Job::signal_ranks(int signal) {
   for (auto& rank : ranks_) {
     // An unreaped child keeps its pid, so this cannot hit anybody else.
     if (rank.alive && ::kill(rank.pid, signal) == 0) rank.signal_sent = signal;
+  }
+}
+
+// As the terminal does on Ctrl-C: to the whole group, since a shell that wraps the program does not end on a SIGINT
+// that its foreground child did not get too. Not to the store: ranks that save before they end may need it.
+void Job::interrupt_group() {
+  signal_ranks(SIGINT);
+  std::set<int> except{guard_->group(), store_ ? store_->pid : 0};
+  for (const auto& rank : ranks_) except.insert(rank.pid);
+  for (const auto& process : processes_.find(except)) {
+    if (process.group == guard_->group()) host::send_signal(process, SIGINT);
   }
 }
 

@@ -80,6 +80,7 @@ class Job {
   void end_leftovers();
   bool any_rank_alive() const;
   void signal_ranks(int signal);
+  void interrupt_group();
   void kill_everything();
 
   // job_report.cpp

@@ -55,7 +55,7 @@ void Job::record_failure(int index) {
   Rank& rank = ranks_[static_cast<std::size_t>(index)];
   if (first_failure_ >= 0) {
     if (rank.was_exiting && is_hard_death(rank.signal) &&
-        ranks_[static_cast<std::size_t>(first_failure_)].signal == 0) {
+        !is_hard_death(ranks_[static_cast<std::size_t>(first_failure_)].signal)) {
       first_failure_ = index;
     }
     return;
