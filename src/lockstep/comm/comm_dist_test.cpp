@@ -55,7 +55,7 @@ TEST_P(Shm, EveryCollectiveAtEverySizeAndType) {
 TEST_P(Shm, BuffersOfManyPiecesInRankOrderAndOverlapped) {
   run_ranks(GetParam(), [](RankContext& context) {
     const auto comm = make(context);
-    check_large(*comm, 3'000'000);
+    check_large(*comm, kLargeCount);
     check_rank_order(*comm);
     for (int round = 0; round < 5; ++round) check_overlap(*comm);
   });
@@ -319,7 +319,7 @@ TEST(ShmRendezvous, RanksThatAreNotOnOneHostAreRefusedAndBothHostsNamed) {
 TEST(ShmRendezvous, DifferentWorldSizesAreRefused) {
   expect_refusal(
       [](std::vector<std::string> words) {
-        words[2] = "5";
+        words[2] = text(5);
         return join(words, " ");
       },
       "rank 1 counts 3 ranks in communicator \"world\", rank 0 counts 5");

@@ -51,7 +51,7 @@ TEST_P(Local, EveryCollectiveAtEverySizeAndType) {
   });
 }
 TEST_P(Local, BuffersOfManyPieces) {
-  run_local(GetParam(), [](std::unique_ptr<Communicator> comm) { check_large(*comm, 3'000'000); });
+  run_local(GetParam(), [](std::unique_ptr<Communicator> comm) { check_large(*comm, kLargeCount); });
 }
 TEST_P(Local, OverlappedCollectives) {
   run_local(GetParam(), [](std::unique_ptr<Communicator> comm) {
