@@ -41,10 +41,10 @@ Result check_bf16(const Machine& machine) {
     const host::Gpu& gpu = machine.visible_gpu(index);
     const auto support = host::bf16_support(gpu.capability_major);
     all_native = all_native && support == host::Bf16Support::kNative;
-    devices.push_back(text("GPU ", index, " (", gpu.capability(), "): ", name_of(support)));
+    devices.push_back(text("GPU ", index, " (", gpu.capability(), ") ", name_of(support)));
   }
-  devices.push_back(text("CPU: ", cpu_support(machine.root)));
-  Result result{"", Status::kInfo, text("bf16 is ", join(devices, ", ")), "", ""};
+  devices.push_back(text("CPU ", cpu_support(machine.root)));
+  Result result{"", Status::kInfo, text("bf16: ", join(devices, ", ")), "", ""};
   if (!all_native) {
     result.why = "below compute capability 8.0 bf16 is converted to fp32 and back: slow, and some convolutions lack it";
     result.hint = "train in fp16 with loss scaling, or in fp32, on these cards";

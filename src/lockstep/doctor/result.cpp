@@ -40,8 +40,8 @@ bool any_failed(const std::vector<Result>& results) {
   return std::any_of(results.begin(), results.end(), [](const Result& r) { return r.status == Status::kFail; });
 }
 
-nlohmann::json to_json(const std::vector<Result>& results) {
-  nlohmann::json checks = nlohmann::json::array();
+nlohmann::ordered_json to_json(const std::vector<Result>& results) {
+  nlohmann::ordered_json checks = nlohmann::ordered_json::array();
   for (const Result& result : results) {
     checks.push_back({{"name", result.name},
                       {"status", status_name(result.status)},

@@ -30,7 +30,7 @@ std::string_view status_name(Status status);
 bool any_failed(const std::vector<Result>& results);
 
 /// {"schema":"lockstep.doctor/1","checks":[{"name","status","what","why","hint"}]}
-nlohmann::json to_json(const std::vector<Result>& results);
+nlohmann::ordered_json to_json(const std::vector<Result>& results);
 
 /// One line a finding, cause and next step below it, and a last line with the totals.
 std::string to_text(const std::vector<Result>& results);
