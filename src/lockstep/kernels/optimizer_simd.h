@@ -89,26 +89,31 @@ struct Optimizer {
         });
   }
 
-  /// 16 running sums in double, folded into the total every kBlock elements.
+  /// 16 running sums in double, folded into the total every kBlock elements: the same order at every level.
   static double sum_of_squares(std::int64_t size, const T* values) {
     constexpr std::int64_t kBlock = 4096;
-    typedef double Sums __attribute__((vector_size(16 * sizeof(double))));
-    typedef T Values __attribute__((vector_size(16 * sizeof(T)), aligned(alignof(T)), may_alias));
+    constexpr int kSums = 16, kDoubles = S::kBytes / 8, kVectors = kSums / kDoubles;
+    typedef double Sums __attribute__((vector_size(S::kBytes)));
+    typedef T Values __attribute__((vector_size(kDoubles * sizeof(T)), aligned(alignof(T)), may_alias));
     double total = 0;
     for (std::int64_t begin = 0; begin < size; begin += kBlock) {
       const std::int64_t end = size - begin < kBlock ? size : begin + kBlock;
-      Sums sums{};
+      Sums sums[kVectors] = {};
       std::int64_t i = begin;
-      for (; i + 16 <= end; i += 16) {
-        const Sums x = __builtin_convertvector(*reinterpret_cast<const Values*>(values + i), Sums);
-        sums += x * x;
+      for (; i + kSums <= end; i += kSums) {
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) {
+          const auto& part = *reinterpret_cast<const Values*>(values + i + v * kDoubles);
+          const Sums x = __builtin_convertvector(part, Sums);
+          sums[v] += x * x;
+        }
       }
+      double block[kSums];
+      __builtin_memcpy(block, sums, sizeof(block));
       for (int lane = 0; i < end; ++i, ++lane) {
         const double x = static_cast<double>(values[i]);
-        sums[lane] += x * x;
+        block[lane] += x * x;
       }
-      double block[16];
-      __builtin_memcpy(block, &sums, sizeof(block));
       for (int width = 8; width > 0; width /= 2) {
         for (int lane = 0; lane < width; ++lane) block[lane] += block[lane + width];
       }
