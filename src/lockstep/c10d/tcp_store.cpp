@@ -87,9 +87,8 @@ class TcpStore final : public comm::Store {
       : store_(std::move(store)), endpoint_(std::move(endpoint)) {}
 
   void set(std::string_view key, std::string_view value) override {
-    translate("set", key, [&] {
-      store_->set(std::string(key), std::vector<std::uint8_t>(value.begin(), value.end()));
-    });
+    translate("set", key,
+              [&] { store_->set(std::string(key), std::vector<std::uint8_t>(value.begin(), value.end())); });
   }
 
   std::string get(std::string_view key, milliseconds timeout) override {

@@ -1,0 +1,56 @@
+#include "lockstep/train/device.h"
+
+#include <dlfcn.h>
+
+#include <torch/torch.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/host/gpus.h"
+
+namespace lockstep::train {
+
+std::string load_cuda() {
+  // RTLD_GLOBAL: its static initialisers register the CUDA kernels with the dispatcher that libtorch_cpu owns.
+  if (!at::globalContext().hasCUDA() && ::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    const std::string reason = ::dlerror();
+    const bool is_missing = reason.find("libtorch_cuda.so: cannot open shared object file") != std::string::npos;
+    return is_missing ? "this LibTorch was built for the CPU only (it has no libtorch_cuda.so)"
+                      : text("libtorch_cuda.so does not load: ", reason);
+  }
+  try {
+    if (torch::cuda::is_available()) return "";
+    at::globalContext().lazyInitDevice(at::kCUDA);
+    return "CUDA finds no usable GPU";
+  } catch (const std::exception& error) {
+    return text("CUDA finds no usable GPU: ", split(error.what(), '\n').front());
+  }
+}
+
+namespace {
+
+bool has_visible_gpu() {
+  const auto environment = process_environment();
+  const auto inventory = host::find_gpus(host::GpuSources::of_system(environment));
+  return !host::visible_devices(inventory, environment).gpus.empty();
+}
+
+}  // namespace
+
+at::Device prepare_device(std::string_view name, int local_rank, int world_size) {
+  if (name == "cpu") return at::kCPU;
+  if (world_size > 1) {
+    if (name == "auto") return at::kCPU;
+    throw ConfigError(text("device cuda with ", world_size, " ranks needs NCCL, which is not in this version"),
+                      "train on one GPU, or on the CPU with --device cpu");
+  }
+  if (name == "auto" && !has_visible_gpu()) return at::kCPU;
+  const std::string reason = load_cuda();
+  if (!reason.empty()) {
+    if (name == "auto") return at::kCPU;
+    throw ConfigError(text("device cuda: ", reason), "`lockstep doctor` says more; --device cpu trains on the CPU");
+  }
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank));
+}
+
+}  // namespace lockstep::train

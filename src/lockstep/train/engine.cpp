@@ -1,0 +1,120 @@
+#include "lockstep/train/engine.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include <torch/torch.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::train {
+
+namespace {
+
+std::vector<optim::NamedTensor> trained_parameters(const torch::nn::Module& model, const optim::Optimizer& optimizer) {
+  std::unordered_map<const c10::TensorImpl*, std::string> names;
+  for (const auto& entry : model.named_parameters()) names.emplace(entry.value().unsafeGetTensorImpl(), entry.key());
+  std::vector<optim::NamedTensor> parameters;
+  for (const auto& tensor : optimizer.parameters()) {
+    const auto found = names.find(tensor.unsafeGetTensorImpl());
+    if (found == names.end()) {
+      throw ConfigError(text("the optimizer's tensor number ", parameters.size(), " is no parameter of the model"),
+                        "make the optimizer from model->parameters(), after the model has its final device and type");
+    }
+    parameters.push_back({found->second, tensor});
+  }
+  return parameters;
+}
+
+std::vector<optim::NamedTensor> buffers_of(const torch::nn::Module& model) {
+  std::vector<optim::NamedTensor> buffers;
+  for (const auto& entry : model.named_buffers()) buffers.push_back({entry.key(), entry.value()});
+  return buffers;
+}
+
+}  // namespace
+
+Engine::Engine(torch::nn::Module& model, optim::Optimizer& optimizer, parallel::Strategy& strategy,
+               EngineOptions options)
+    : strategy_(strategy),
+      optimizer_(optimizer),
+      options_(options),
+      arena_(trained_parameters(model, optimizer)),
+      schedule_(options_.schedule.value_or(optim::Schedule{.base_lr = optimizer.lr()})) {
+  optimizer_.bind(arena_);
+  strategy_.attach(arena_, buffers_of(model));
+}
+
+StepResult Engine::micro_step(std::int64_t samples, bool last, const LossFunction& loss_function) {
+  const at::Tensor loss = loss_function();
+  const double count = static_cast<double>(samples);
+  const double weight = options_.average == Average::kSamples ? count : 1.0;
+  window_.count += weight;
+  window_.loss_count += count;
+  const bool on_cpu = loss.device().is_cpu();
+  if (on_cpu) window_.loss += loss.item<double>() * count;
+  if (!on_cpu) losses_.add(loss, count);
+
+  if (last) {
+    arena_.check_views();
+    window_.stop = stop_requested_;
+    strategy_.begin_last_backward(window_);
+  }
+  backward(loss, weight);
+
+  StepResult result;
+  result.step = num_steps_;
+  if (!last) return result;
+  const parallel::StepSums sums = strategy_.finish();
+  if (on_cpu) {
+    losses_.add(sums.loss, sums.loss_count);
+    result.loss = sums.loss / sums.loss_count;
+  }
+  update(sums, result);
+  window_ = {};
+  return result;
+}
+
+void Engine::backward(const at::Tensor& loss, double weight) {
+  // Starting backward from `weight` makes gradients of weight * loss without an operation of its own in the graph.
+  if (!backward_weight_.defined() || weight != backward_weight_value_ ||
+      backward_weight_.scalar_type() != loss.scalar_type()) {
+    backward_weight_ = at::full({}, weight, loss.options().requires_grad(false));
+    backward_weight_value_ = weight;
+  }
+  loss.backward(backward_weight_);
+}
+
+double Engine::clip(double gradient_scale) {
+  if (!options_.clip_norm) return gradient_scale;
+  constexpr double kEps = 1e-6;  // torch.nn.utils.clip_grad_norm_'s
+  last_gradient_norm_ = optim::gradient_norm(arena_, gradient_scale);
+  return gradient_scale * std::min(1.0, *options_.clip_norm / (*last_gradient_norm_ + kEps));
+}
+
+void Engine::update(const parallel::StepSums& sums, StepResult& result) {
+  const double gradient_scale = clip(1.0 / sums.count);
+  if (observer_) observer_(gradient_scale);
+  result.lr = schedule_.lr(num_steps_);
+  optimizer_.step(result.lr, gradient_scale);
+  arena_.zero_gradients();
+  result.updated = true;
+  result.step = ++num_steps_;
+  result.samples = sums.loss_count;
+  result.stop = sums.stop;
+  if (status_) status_->set_step(local_rank_, num_steps_);
+}
+
+void Engine::set_num_steps(std::int64_t num_steps) {
+  num_steps_ = num_steps;
+  optimizer_.set_num_steps(num_steps);
+}
+
+void Engine::report_to(StatusBoard board, int local_rank) {
+  status_ = std::move(board);
+  local_rank_ = local_rank;
+  status_->set_step(local_rank_, num_steps_);
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "lockstep/base/rank_status.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/schedule.h"
+#include "lockstep/parallel/strategy.h"
+#include "lockstep/train/loss_meter.h"
+
+namespace lockstep::train {
+
+enum class Average {
+  kSamples,  ///< the gradient is the mean over all samples of the step, however they are spread
+  kRanks,    ///< mean of the micro-batches' means, as Python's DistributedDataParallel with a loss divided by K
+};
+
+struct EngineOptions {
+  Average average = Average::kSamples;
+  std::optional<double> clip_norm;          ///< of the averaged gradient, over all parameters
+  std::optional<optim::Schedule> schedule;  ///< default: the optimizer's rate, constant
+};
+
+/// What is known after a micro-batch; `updated` says whether it ended an optimizer step.
+struct StepResult {
+  bool updated = false;
+  std::int64_t step = 0;       ///< optimizer steps done so far
+  double lr = 0;               ///< of this update
+  double samples = 0;          ///< of all ranks in this update
+  std::optional<double> loss;  ///< mean over them; on CUDA not read, so that nothing waits for the device
+  bool stop = false;           ///< some rank was asked to stop: all ranks see it at the same step
+};
+
+/// The training step: forward, backward with the strategy's exchange under it, clip, optimizer, schedule.
+///
+/// It owns the flat arena that the model's parameters become views of. One engine a model; the model, the optimizer and
+/// the strategy are borrowed and outlive it. All ranks make an engine, and step it, in the same order. One thread.
+class Engine {
+ public:
+  /// Returns the mean loss of a micro-batch, with a graph behind it.
+  using LossFunction = std::function<at::Tensor()>;
+
+  /// Binds everything and makes all ranks' weights equal. Throws ConfigError when the optimizer holds a tensor that is
+  /// no parameter of the model, CommError when the ranks' models differ.
+  Engine(torch::nn::Module& model, optim::Optimizer& optimizer, parallel::Strategy& strategy, EngineOptions options);
+
+  /// One micro-batch of `samples` samples; `last` ends the accumulation window and updates the weights.
+  StepResult micro_step(std::int64_t samples, bool last, const LossFunction& loss_function);
+
+  /// Asks for a stop: travels with the next update, so that all ranks stop after the same step.
+  void request_stop() noexcept { stop_requested_ = true; }
+
+  std::int64_t num_steps() const noexcept { return num_steps_; }
+  void set_num_steps(std::int64_t num_steps);
+
+  optim::ParameterArena& arena() noexcept { return arena_; }
+  optim::Optimizer& optimizer() noexcept { return optimizer_; }
+  LossMeter& losses() noexcept { return losses_; }
+  /// Norm of the last update's averaged gradient before clipping; only with clip_norm.
+  std::optional<double> last_gradient_norm() const noexcept { return last_gradient_norm_; }
+  /// Called after the exchange and clipping, before the optimizer: gradients are sums, to be multiplied by the
+  /// argument.
+  void set_gradient_observer(std::function<void(double gradient_scale)> observer) { observer_ = std::move(observer); }
+
+  /// Shows this rank's progress to the launcher.
+  void report_to(StatusBoard board, int local_rank);
+
+ private:
+  void backward(const at::Tensor& loss, double weight);
+  double clip(double gradient_scale);
+  void update(const parallel::StepSums& sums, StepResult& result);
+
+  parallel::Strategy& strategy_;
+  optim::Optimizer& optimizer_;
+  const EngineOptions options_;
+  optim::ParameterArena arena_;
+  optim::Schedule schedule_;
+  parallel::StepSums window_;  // this rank's share of the step under way
+  LossMeter losses_;
+  at::Tensor backward_weight_;  // the scalar that backward starts from, kept while the batch size stays
+  double backward_weight_value_ = 0;
+  std::int64_t num_steps_ = 0;
+  bool stop_requested_ = false;
+  std::optional<double> last_gradient_norm_;
+  std::function<void(double)> observer_;
+  std::optional<StatusBoard> status_;
+  int local_rank_ = 0;
+};
+
+}  // namespace lockstep::train

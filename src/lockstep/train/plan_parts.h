@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/config/train_plan.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/train/checkpoint.h"
+#include "lockstep/train/engine.h"
+
+namespace lockstep::train {
+
+/// A plan's words turned into the options of the parts.
+at::ScalarType dtype_of(const config::TrainPlan& plan);
+data::LoaderOptions loader_options(const config::TrainPlan& plan, const comm::Communicator& communicator);
+data::LoaderOptions eval_loader_options(const config::TrainPlan& plan, const comm::Communicator& communicator);
+std::unique_ptr<optim::Optimizer> make_optimizer(const config::TrainPlan& plan, std::vector<at::Tensor> parameters);
+EngineOptions engine_options(const config::TrainPlan& plan, std::int64_t steps_per_epoch, std::int64_t total_steps);
+
+/// TF32 flags of CUDA, and deterministic algorithms.
+void set_precision(const config::TrainPlan& plan);
+
+/// The checkpoint that the plan resumes from; nullopt when it starts afresh. Throws CheckpointError.
+std::optional<Checkpoint> find_checkpoint(const config::TrainPlan& plan);
+
+/// Throws CheckpointError when the run cannot go on from `state` under this plan, naming what differs.
+void check_resumable(const config::TrainPlan& plan, const RunState& state, int world_size);
+
+/// The CPU generator's state of every rank, on every rank. A collective.
+std::vector<at::Tensor> gather_random_states(comm::Communicator& communicator);
+
+/// Most bytes that tensors have held on a CUDA device since the start.
+std::uint64_t device_peak_memory_bytes(at::Device device);
+
+}  // namespace lockstep::train

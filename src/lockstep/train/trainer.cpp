@@ -1,0 +1,306 @@
+#include "lockstep/train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include <torch/torch.h>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/host/memory.h"
+#include "lockstep/models/loss.h"
+#include "lockstep/parallel/strategy.h"
+#include "lockstep/train/checkpoint.h"
+#include "lockstep/train/device.h"
+#include "lockstep/train/engine.h"
+#include "lockstep/train/evaluate.h"
+#include "lockstep/train/plan_parts.h"
+#include "lockstep/train/weights.h"
+
+namespace lockstep::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMaxBadSteps = 10;  // non-finite losses in a row before a run counts as diverged
+
+std::uint64_t own_peak_memory_bytes() {
+  const auto memory = host::process_memory();
+  return memory ? memory->peak_resident_bytes : 0;
+}
+
+class Trainer {
+ public:
+  explicit Trainer(TrainerInputs inputs)
+      : inputs_(std::move(inputs)),
+        plan_(inputs_.plan),
+        communicator_(*inputs_.communicator),
+        device_(prepare_device(plan_.device, inputs_.local_rank, communicator_.size())),
+        loader_(inputs_.data.train, loader_options(plan_, communicator_)),
+        steps_per_epoch_((loader_.batches_per_epoch() + plan_.accumulate - 1) / plan_.accumulate),
+        total_steps_(std::min(plan_.epochs * steps_per_epoch_, plan_.max_steps.value_or(INT64_MAX))) {
+    set_precision(plan_);
+    inputs_.model->to(device_, dtype_of(plan_));
+    if (plan_.init_from) {
+      copy_by_name(state_tensors(*inputs_.model), load_tensors(*plan_.init_from), plan_.init_from->string());
+    }
+    optimizer_ = make_optimizer(plan_, inputs_.model->parameters());
+    strategy_ = communicator_.size() == 1 ? parallel::make_single() : parallel::make_ddp(communicator_, {});
+    engine_.emplace(*inputs_.model, *optimizer_, *strategy_, engine_options(plan_, steps_per_epoch_, total_steps_));
+    if (inputs_.status) engine_->report_to(std::move(*inputs_.status), inputs_.local_rank);
+  }
+
+  TrainOutcome run() {
+    resume();
+    write_run_start();
+    TrainExit exit = TrainExit::kCompleted;
+    while (exit == TrainExit::kCompleted && engine_->num_steps() < total_steps_) exit = train_epoch();
+    return finish(exit);
+  }
+
+ private:
+  // One epoch, or what is left of it after a resume.
+  TrainExit train_epoch() {
+    const auto start = Clock::now();
+    const std::int64_t per_batch = plan_.batch_size * communicator_.size();
+    const std::int64_t first_batch = samples_in_epoch_ / per_batch;
+    double samples_here = 0;
+    std::int64_t steps_here = 0;
+    int in_window = 0;
+    for (const auto& batch : loader_.epoch(epoch_, first_batch)) {
+      poll_stop();
+      const bool last = ++in_window == plan_.accumulate || batch.last;
+      const auto input = batch.input.to(device_, /*non_blocking=*/true);
+      const auto target = batch.target.to(device_, /*non_blocking=*/true);
+      const auto result = engine_->micro_step(
+          batch.size, last, [&] { return models::cross_entropy(inputs_.model->forward(input), target); });
+      samples_in_epoch_ += batch.size * communicator_.size();
+      if (!last) continue;
+      in_window = 0;
+      ++steps_here;
+      samples_here += result.samples;
+      const bool at_end = result.step >= total_steps_;
+      after_step(result, batch.last || at_end);
+      if (batch.last || at_end) {
+        is_stopping_ = result.stop && !at_end;
+        finish_epoch(batch.last, steps_here, samples_here, Clock::now() - start);
+      }
+      if (result.stop && !at_end) return stop_here();
+      if (at_end) break;
+    }
+    return TrainExit::kCompleted;
+  }
+
+  void after_step(const StepResult& result, bool ends_epoch) {
+    if (result.loss) check_finite(*result.loss, result.step);
+    const bool log_this = result.step % plan_.log_every == 0 || result.step == 1;
+    if (inputs_.events != nullptr && log_this) {
+      inputs_.events->write("step", {{"step", result.step},
+                                     {"epoch", epoch_ + 1},
+                                     {"loss", result.loss.value_or(engine_->losses().mean())},
+                                     {"lr", result.lr},
+                                     {"samples", result.samples}});
+    }
+    if (plan_.save_steps > 0 && result.step % plan_.save_steps == 0 && !ends_epoch) save();
+  }
+
+  // `complete` is false when --max-steps ends the run inside the epoch: the position then stays where it is.
+  void finish_epoch(bool complete, std::int64_t steps, double samples, Clock::duration spent) {
+    const double train_loss = engine_->losses().mean();
+    // Reading the loss waited for the device, so the time covers all of the epoch's work.
+    const double seconds = std::chrono::duration<double>(spent).count();
+    check_finite(train_loss, engine_->num_steps());
+    const std::int64_t number = epoch_ + 1;
+    const bool at_end = engine_->num_steps() >= total_steps_ || is_stopping_;
+    std::optional<EvaluationResult> evaluation;
+    if (plan_.eval_every > 0 && (number % plan_.eval_every == 0 || at_end)) evaluation = evaluate_now();
+    const auto memory = peak_memory();
+    if (inputs_.events != nullptr) {
+      nlohmann::json fields{{"epoch", number},
+                            {"steps", steps},
+                            {"train_loss", train_loss},
+                            {"eval_loss", nullptr},
+                            {"eval_accuracy", nullptr},
+                            {"seconds", seconds},
+                            {"images_per_second", samples / seconds},
+                            {"peak_memory_bytes", memory}};
+      if (evaluation) {
+        fields["eval_loss"] = evaluation->loss;
+        fields["eval_accuracy"] = evaluation->accuracy;
+      }
+      inputs_.events->write("epoch", std::move(fields));
+    }
+    if (complete) {
+      epoch_ = number;
+      samples_in_epoch_ = 0;
+      engine_->losses().reset();
+    }
+    if (plan_.save_every > 0 && (number % plan_.save_every == 0 || at_end) && !is_stopping_) save();
+  }
+
+  TrainExit stop_here() {
+    save();
+    return TrainExit::kStopped;
+  }
+
+  TrainOutcome finish(TrainExit exit) {
+    TrainOutcome outcome{exit, engine_->num_steps(), agreed_sha256()};
+    if (communicator_.rank() == 0 && plan_.dump_final && exit == TrainExit::kCompleted) {
+      save_tensors(*plan_.dump_final, state_tensors(*inputs_.model));
+    }
+    if (inputs_.events != nullptr) {
+      inputs_.events->write("run_end", {{"exit", exit == TrainExit::kCompleted ? "completed" : "stopped"},
+                                        {"steps", outcome.steps},
+                                        {"final_weights_sha256", outcome.weights_sha256}});
+    }
+    return outcome;
+  }
+
+  EvaluationResult evaluate_now() {
+    torch::NoGradGuard no_grad;
+    inputs_.model->eval();
+    auto loader = data::Loader::for_evaluation(inputs_.data.eval, eval_loader_options(plan_, communicator_));
+    const auto forward = [&](const at::Tensor& input) { return inputs_.model->forward(input.to(device_)); };
+    const auto result = evaluate(loader, forward, communicator_);
+    inputs_.model->train();
+    return result;
+  }
+
+  void poll_stop() {
+    const bool out_of_time = plan_.stop_after && Clock::now() - started_ >= *plan_.stop_after;
+    if (out_of_time || (inputs_.stop_requested && inputs_.stop_requested())) engine_->request_stop();
+  }
+
+  void check_finite(double loss, std::int64_t step) {
+    if (std::isfinite(loss)) {
+      bad_steps_ = 0;
+      return;
+    }
+    if (++bad_steps_ == 1) first_bad_step_ = step;
+    const bool from_epoch = !device_.is_cpu();  // there, losses are read once an epoch
+    if (!plan_.strict_nan && !from_epoch && bad_steps_ < kMaxBadSteps) return;
+    const std::string message = text("training diverged: the loss is ", loss, " since step ", first_bad_step_);
+    if (inputs_.events != nullptr) {
+      inputs_.events->write(
+          "fault",
+          {{"kind", "diverged"}, {"message", message}, {"step", first_bad_step_}, {"rank", communicator_.rank()}});
+    }
+    throw Error(message, text("try a smaller --lr (now ", plan_.scaled_lr(),
+                              "), --warmup-epochs or --clip-norm; saved checkpoints are untouched"));
+  }
+
+  void resume() {
+    const auto checkpoint = find_checkpoint(plan_);
+    if (!checkpoint) return;
+    const auto& state = checkpoint->state;
+    check_resumable(plan_, state, communicator_.size());
+    copy_by_name(state_tensors(*inputs_.model), checkpoint->model, "checkpoint, model");
+    copy_by_name(optimizer_tensors(*optimizer_, engine_->arena()), checkpoint->optimizer, "checkpoint, optimizer");
+    engine_->set_num_steps(state.step);
+    engine_->losses().reset(state.epoch_loss_sum, state.epoch_loss_samples);
+    epoch_ = state.epoch;
+    samples_in_epoch_ = state.samples_in_epoch;
+    resumed_from_step_ = state.step;
+    const auto rank = static_cast<std::size_t>(communicator_.rank());
+    if (rank < checkpoint->random_states.size()) {
+      at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+      generator.set_state(checkpoint->random_states[rank]);
+    }
+  }
+
+  void save() {
+    auto random_states = gather_random_states(communicator_);
+    if (communicator_.rank() == 0) save_on_rank_zero(std::move(random_states));
+    communicator_.barrier();
+  }
+
+  void save_on_rank_zero(std::vector<at::Tensor> random_states) {
+    const auto start = Clock::now();
+    Checkpoint checkpoint;
+    checkpoint.state = {.step = engine_->num_steps(),
+                        .epoch = epoch_,
+                        .samples_in_epoch = samples_in_epoch_,
+                        .epoch_loss_sum = engine_->losses().sum(),
+                        .epoch_loss_samples = engine_->losses().samples(),
+                        .model = plan_.model,
+                        .data = plan_.data,
+                        .optimizer = plan_.optimizer,
+                        .precision = plan_.precision,
+                        .seed = plan_.seed,
+                        .world_size = communicator_.size(),
+                        .global_batch = plan_.global_batch()};
+    checkpoint.model = state_tensors(*inputs_.model);
+    checkpoint.optimizer = optimizer_tensors(*optimizer_, engine_->arena());
+    checkpoint.random_states = std::move(random_states);
+    const auto saved = save_checkpoint(plan_.run_dir / "checkpoints", checkpoint, plan_.keep);
+    inputs_.events->write("checkpoint", {{"step", checkpoint.state.step},
+                                         {"path", saved.path.string()},
+                                         {"seconds", std::chrono::duration<double>(Clock::now() - start).count()},
+                                         {"bytes", saved.size_bytes}});
+  }
+
+  std::string agreed_sha256() {
+    const std::string mine = tensors_sha256(state_tensors(*inputs_.model));
+    const auto size = static_cast<std::size_t>(communicator_.size());
+    std::string all(mine.size() * size, '\0');
+    communicator_.all_gather({mine.data(), mine.size(), comm::Dtype::kU8}, {all.data(), all.size(), comm::Dtype::kU8})
+        .wait();
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      if (all.compare(rank * mine.size(), mine.size(), all, 0, mine.size()) == 0) continue;
+      throw Error(text("the weights of rank ", rank, " differ from rank 0's at the end of training"));
+    }
+    return mine;
+  }
+
+  std::vector<std::uint64_t> peak_memory() {
+    if (device_.is_cuda()) return {device_peak_memory_bytes(device_)};
+    const auto size = static_cast<std::size_t>(communicator_.size());
+    const auto mine = static_cast<std::int64_t>(own_peak_memory_bytes());
+    std::vector<std::int64_t> all(size);
+    communicator_.all_gather({&mine, 1, comm::Dtype::kI64}, {all.data(), size, comm::Dtype::kI64}).wait();
+    const auto processes = size / static_cast<std::size_t>(inputs_.ranks_in_process);
+    return {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(processes)};
+  }
+
+  void write_run_start() {
+    if (inputs_.events == nullptr) return;
+    nlohmann::json fields{
+        {"strategy", plan_.strategy},          {"world_size", communicator_.size()},   {"device", device_.str()},
+        {"backend", communicator_.backend()},  {"global_batch", plan_.global_batch()}, {"lr", plan_.scaled_lr()},
+        {"steps_per_epoch", steps_per_epoch_}, {"total_steps", total_steps_},          {"resumed_from_step", nullptr}};
+    if (resumed_from_step_) fields["resumed_from_step"] = *resumed_from_step_;
+    inputs_.events->write("run_start", std::move(fields));
+  }
+
+  TrainerInputs inputs_;
+  const config::TrainPlan& plan_;
+  comm::Communicator& communicator_;
+  const at::Device device_;
+  data::Loader loader_;
+  const std::int64_t steps_per_epoch_;
+  const std::int64_t total_steps_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<parallel::Strategy> strategy_;
+  std::optional<Engine> engine_;
+
+  const Clock::time_point started_ = Clock::now();
+  std::int64_t epoch_ = 0;
+  std::int64_t samples_in_epoch_ = 0;
+  std::optional<std::int64_t> resumed_from_step_;
+  int bad_steps_ = 0;
+  std::int64_t first_bad_step_ = 0;
+  bool is_stopping_ = false;
+};
+
+}  // namespace
+
+TrainOutcome train(TrainerInputs inputs) {
+  return Trainer(std::move(inputs)).run();
+}
+
+}  // namespace lockstep::train

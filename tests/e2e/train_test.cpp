@@ -1,0 +1,256 @@
+// `lockstep train` and `compare` on real Fashion-MNIST, as a user runs them.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "e2e/launcher_command.h"
+#include "lockstep/base/file.h"
+#include "lockstep/base/text.h"
+#include "lockstep/formats/safetensors.h"
+
+namespace lockstep::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+Words operator+(Words left, const Words& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+struct Finished {
+  int exit_code = 0;
+  std::string out;
+  std::string err;
+  nlohmann::json document() const { return nlohmann::json::parse(out); }
+};
+
+Finished run(const Words& words) {
+  Command command(words);
+  const int exit_code = command.wait();
+  return {exit_code, command.out(), command.err()};
+}
+
+class Train : public ::testing::Test {
+ protected:
+  fs::path path(const std::string& name) const { return folder_.path() / name; }
+
+  // A run of its own folder that must succeed.
+  nlohmann::json train(const std::string& name, const Words& words) {
+    const auto finished = run(Words{"train", "--data", "fashion-mnist", "--device", "cpu", "--json", "--run-dir",
+                                    path(name).string(), "--dump-final", path(name + ".safetensors").string()} +
+                              words);
+    EXPECT_EQ(finished.exit_code, 0) << finished.err;
+    return finished.exit_code == 0 ? finished.document() : nlohmann::json();
+  }
+
+  double largest_difference(const std::string& left, const std::string& right) {
+    const formats::SafetensorsFile first(path(left + ".safetensors")), second(path(right + ".safetensors"));
+    EXPECT_EQ(first.tensors().size(), second.tensors().size());
+    double largest = 0;
+    for (const auto& tensor : first.tensors()) {
+      const auto* other = second.find(tensor.name);
+      if (other == nullptr || tensor.dtype != "F64" || other->bytes.size() != tensor.bytes.size()) return INFINITY;
+      for (std::size_t at = 0; at < tensor.bytes.size(); at += sizeof(double)) {
+        double a = 0, b = 0;
+        std::memcpy(&a, tensor.bytes.data() + at, sizeof(a));
+        std::memcpy(&b, other->bytes.data() + at, sizeof(b));
+        largest = std::max(largest, std::abs(a - b));
+      }
+    }
+    return largest;
+  }
+
+ private:
+  TemporaryDirectory folder_{"lockstep-train-test"};
+};
+
+struct Setting {
+  std::string name;
+  Words words;
+};
+
+class Equality : public Train, public ::testing::WithParamInterface<Setting> {};
+
+// The promise: any strategy and world size equals one process on the concatenated batch.
+TEST_P(Equality, StrategiesEqualSingleInDoublePrecisionOverSixtySteps) {
+  const Words common = GetParam().words + Words{"--precision", "fp64", "--max-steps", "60", "--eval-every", "0"};
+  train("single", common + Words{"--batch-size", "96"});
+  const auto ddp2 = train("ddp2", common + Words{"--strategy", "ddp", "--nproc", "2", "--batch-size", "48"});
+  const auto ddp3 = train("ddp3", common + Words{"--strategy", "ddp", "--nproc", "3", "--batch-size", "32"});
+  const auto accumulated = train(
+      "accumulated", common + Words{"--strategy", "ddp", "--nproc", "2", "--batch-size", "24", "--accumulate", "2"});
+  train("dp2", common + Words{"--strategy", "dp", "--nproc", "2", "--batch-size", "48"});
+  EXPECT_LE(largest_difference("single", "ddp2"), 1e-10);
+  EXPECT_LE(largest_difference("single", "ddp3"), 1e-10);
+  EXPECT_LE(largest_difference("single", "accumulated"), 1e-10);
+  EXPECT_LE(largest_difference("single", "dp2"), 1e-10);
+  // The command compares the ranks' weights at the end: a document with a digest means that they agree.
+  for (const auto& document : {ddp2, ddp3, accumulated})
+    EXPECT_EQ(document["final_weights_sha256"].get<std::string>().size(), 64U);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, Equality,
+    ::testing::Values(
+        Setting{"mlp_momentum", {"--model", "mlp", "--lr", "0.05", "--momentum", "0.9"}},
+        Setting{"mlp_adamw", {"--model", "mlp", "--optimizer", "adamw", "--lr", "0.001", "--weight-decay", "0.1"}},
+        Setting{"cnn_clipped", {"--model", "cnn", "--lr", "0.1", "--clip-norm", "0.5", "--warmup-epochs", "0.05"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_F(Train, SameSeedGivesTheSameBits) {
+  const Words words{"--model", "mlp", "--nproc", "2", "--max-steps", "40", "--eval-every", "0"};
+  const auto first = train("first", words);
+  const auto second = train("second", words);
+  EXPECT_EQ(first["final_weights_sha256"], second["final_weights_sha256"]);
+  EXPECT_NE(first["final_weights_sha256"], train("other", words + Words{"--seed", "1"})["final_weights_sha256"]);
+}
+
+TEST_F(Train, ResumedEqualsNeverInterruptedBitForBit) {
+  const Words words{"--model", "mlp", "--nproc", "2", "--optimizer", "adam", "--lr", "0.001", "--eval-every", "0"};
+  const auto whole = train("whole", words + Words{"--max-steps", "60"});
+  train("parts", words + Words{"--max-steps", "35", "--save-steps", "25"});
+  EXPECT_TRUE(fs::exists(path("parts") / "checkpoints" / "step_25" / "MANIFEST.json"));
+  const auto resumed = train(
+      "parts", words + Words{"--max-steps", "60", "--resume", (path("parts") / "checkpoints" / "step_25").string()});
+  EXPECT_EQ(resumed["resumed_from_step"], 25);
+  EXPECT_EQ(resumed["final_weights_sha256"], whole["final_weights_sha256"]);
+}
+
+TEST_F(Train, AFinishedRunResumedDoesNothingAndStillDumps) {
+  const Words words{"--model", "mlp", "--max-steps", "10", "--save-steps", "10", "--save-every", "1"};
+  const auto done = train("run", words);
+  fs::remove(path("run.safetensors"));
+  const auto again = train("run", words + Words{"--resume", "auto"});
+  EXPECT_EQ(again["final_weights_sha256"], done["final_weights_sha256"]);
+  EXPECT_TRUE(fs::exists(path("run.safetensors")));
+}
+
+TEST_F(Train, DamagedCheckpointIsNamedAndTheOlderOneUsed) {
+  const Words words{"--model", "mlp", "--save-steps", "10"};
+  train("run", words + Words{"--max-steps", "30"});
+  const auto newest = path("run") / "checkpoints" / "step_30" / "model.safetensors";
+  ASSERT_TRUE(fs::exists(newest));
+  std::string bytes = read_file(newest);
+  bytes[bytes.size() / 2] ^= 1;
+  write_file_atomic(newest, bytes);
+  const auto finished = run({"train", "--data", "fashion-mnist", "--device", "cpu", "--json", "--run-dir",
+                             path("run").string(), "--model", "mlp", "--max-steps", "40", "--resume", "auto"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_EQ(finished.document()["resumed_from_step"], 20);
+  EXPECT_NE(finished.err.find("step_30/model.safetensors"), std::string::npos) << finished.err;
+}
+
+// BR-055: the score does not depend on the number of ranks.
+TEST_F(Train, BR055_EvaluationIsExactForEveryWorldSize) {
+  train("run", {"--model", "mlp", "--max-steps", "20", "--save-every", "0"});
+  const Words words{"--model", "mlp",  "--epochs", "1",           "--max-steps",
+                    "1",       "--lr", "0",        "--init-from", path("run.safetensors").string()};
+  const auto accuracy = [](const nlohmann::json& document) { return document["epochs"].back()["eval_accuracy"]; };
+  const auto alone = train("alone", words);
+  for (const std::string nproc : {"2", "3", "7"}) {
+    EXPECT_EQ(accuracy(train("by" + nproc, words + Words{"--nproc", nproc})), accuracy(alone)) << nproc;
+  }
+}
+
+TEST_F(Train, StopsOnSigtermWithACheckpointToGoOnFrom) {
+  Command command({"train", "--data", "fashion-mnist", "--device", "cpu", "--json", "--model", "mlp", "--nproc", "2",
+                   "--epochs", "200", "--eval-every", "0", "--run-dir", path("run").string()});
+  ASSERT_TRUE(Command::eventually(
+      [&] {
+        return fs::exists(path("run") / "events.jsonl") &&
+               read_file(path("run") / "events.jsonl").find("\"epoch\"") != std::string::npos;
+      },
+      30000));
+  ::kill(command.pid(), SIGTERM);
+  EXPECT_EQ(command.wait(), 143) << command.err();
+  EXPECT_TRUE(command.living().empty());
+  const auto document = nlohmann::json::parse(command.out());
+  EXPECT_EQ(document["exit"], "stopped");
+  const auto resumed = run(
+      {"train",    "--data", "fashion-mnist", "--device", "cpu",          "--json", "--model",   "mlp",
+       "--nproc",  "2",      "--epochs",      "200",      "--eval-every", "0",      "--run-dir", path("run").string(),
+       "--resume", "auto",   "--stop-after",  "1s"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_GT(resumed.document()["resumed_from_step"].get<int>(), 0);
+  EXPECT_EQ(resumed.document()["exit"], "stopped");
+}
+
+TEST_F(Train, DivergenceStopsWithExitOneAndNamesTheStep) {
+  const auto finished = run({"train", "--data", "fashion-mnist", "--device", "cpu", "--json", "--model", "mlp", "--lr",
+                             "1e30", "--run-dir", path("run").string()});
+  EXPECT_EQ(finished.exit_code, 1);
+  EXPECT_EQ(finished.document()["exit"], "failed");
+  EXPECT_NE(finished.err.find("training diverged"), std::string::npos) << finished.err;
+}
+
+TEST_F(Train, BadDataIsRefusedWithItsPlaceAndNothingIsLeftBehind) {
+  const auto folder = path("data");
+  fs::create_directories(folder);
+  for (const char* name : {"train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
+                           "t10k-labels-idx1-ubyte.gz"}) {
+    fs::copy(fs::path("/usr/share/datasets/fashion-mnist") / name, folder / name);
+  }
+  const auto expect_refused = [&](const Words& words, const std::string& place) {
+    const auto finished =
+        run(Words{"train", "--model", "mlp", "--device", "cpu", "--run-dir", path("refused").string()} + words);
+    EXPECT_EQ(finished.exit_code, 2) << finished.err;
+    EXPECT_NE(finished.err.find(place), std::string::npos) << finished.err;
+    EXPECT_FALSE(fs::exists(path("refused")));
+  };
+  fs::resize_file(folder / "train-images-idx3-ubyte.gz", 1000000);
+  expect_refused({"--data", "fashion-mnist:" + folder.string()}, "train-images-idx3-ubyte.gz");
+  expect_refused({"--data", "fashion-mnist:" + folder.string(), "--nproc", "2"}, "train-images-idx3-ubyte.gz");
+  fs::copy_file(folder / "train-labels-idx1-ubyte.gz", folder / "train-images-idx3-ubyte.gz",
+                fs::copy_options::overwrite_existing);
+  expect_refused({"--data", "fashion-mnist:" + folder.string()}, "2049");
+  expect_refused({"--data", "fashion-mnist:" + path("nowhere").string()}, "nowhere");
+  expect_refused({"--data", "fashion-mnist", "--batch-size", "0"}, "--batch-size");
+  expect_refused({"--data", "cinema"}, "cinema");
+}
+
+TEST_F(Train, CompareShowsEveryStrategy) {
+  const auto finished = run({"compare",
+                             "--model",
+                             "mlp",
+                             "--data",
+                             "fashion-mnist",
+                             "--device",
+                             "cpu",
+                             "--strategies",
+                             "single,dp,ddp",
+                             "--nproc",
+                             "2",
+                             "--epochs",
+                             "1",
+                             "--optimizer",
+                             "adam",
+                             "--lr",
+                             "0.001",
+                             "--price-per-hour",
+                             "3.6",
+                             "--json",
+                             "--run-dir",
+                             path("compare").string()});
+  ASSERT_EQ(finished.exit_code, 0) << finished.err;
+  const auto document = finished.document();
+  EXPECT_EQ(document["schema"], "lockstep.compare/1");
+  ASSERT_EQ(document["rows"].size(), 3U);
+  EXPECT_EQ(document["rows"][0]["speedup"], 1.0);
+  for (const auto& row : document["rows"]) {
+    EXPECT_EQ(row["exit"], "completed");
+    EXPECT_GT(row["epochs"][0]["eval_accuracy"], 0.75);
+    EXPECT_GT(row["cost"], 0.0);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::e2e
