@@ -6,6 +6,7 @@
 #include "lockstep/base/table.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
+#include "lockstep/cli/check_data.h"
 #include "lockstep/cli/command_line.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/console.h"
@@ -153,6 +154,7 @@ int cmd_compare(const Arguments& args) {
   if (!values) return 0;
   const config::Machine machine = look_at_machine(values->text("device") != "cpu");
   auto requests = config::resolve_compare(*values, machine);
+  check_data(*values);
   const auto worker = find_worker();
   const config::TrainRequest& first = requests.front();
   Console console(first.json, first.progress);

@@ -2,6 +2,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
+#include "lockstep/cli/check_data.h"
 #include "lockstep/cli/command_line.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/console.h"
@@ -64,6 +65,7 @@ int cmd_train(const Arguments& args) {
   if (!values) return 0;
   const config::Machine machine = look_at_machine(values->text("device") != "cpu");
   config::TrainRequest request = config::resolve_train(*values, machine);
+  check_data(*values);
   const auto worker = find_worker();
   Console console(request.json, request.progress);
   RunFolder folder = open_run_folder(request);

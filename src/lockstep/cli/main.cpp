@@ -20,17 +20,8 @@ struct Entry {
 };
 
 constexpr Entry kEntries[] = {
-    {"train", cmd_train},   {"compare", cmd_compare},
-#ifdef LOCKSTEP_COMMAND_run
-    {"run", cmd_run},
-#endif
-#ifdef LOCKSTEP_COMMAND_data
-    {"data", cmd_data},
-#endif
-#ifdef LOCKSTEP_COMMAND_doctor
-    {"doctor", cmd_doctor},
-#endif
-    {"help", cmd_help},     {"completion", cmd_completion}, {"man", cmd_man},
+    {"train", cmd_train}, {"compare", cmd_compare},       {"run", cmd_run}, {"data", cmd_data}, {"doctor", cmd_doctor},
+    {"help", cmd_help},   {"completion", cmd_completion}, {"man", cmd_man},
 };
 
 int dispatch(const Arguments& args) {

@@ -4,11 +4,25 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/config/doctor_flags.h"
+#include "lockstep/config/run_flags.h"
 #include "lockstep/config/train_flags.h"
 
 namespace lockstep::config {
 
 namespace {
+
+// Its sub-commands have flags of their own: lockstep data --help.
+CommandSpec data_spec() {
+  return {.name = "data",
+          .summary = "make a generated data set, or check one",
+          .usage = "data make cifar10 DIR | data check SPEC",
+          .description =
+              "Writes generated images in CIFAR-10's format, or reads a data set through and says what is in it. "
+              "lockstep data --help lists the flags of both.",
+          .flags = {},
+          .examples = {"lockstep data check fashion-mnist"},
+          .rest_name = "make|check"};
+}
 
 CommandSpec completion_spec() {
   return {.name = "completion",
@@ -41,8 +55,8 @@ CommandSpec help_spec() {
 }  // namespace
 
 const std::vector<CommandSpec>& command_specs() {
-  static const std::vector<CommandSpec> kSpecs{train_spec(), compare_spec(),    doctor_spec(),
-                                               help_spec(),  completion_spec(), man_spec()};
+  static const std::vector<CommandSpec> kSpecs{train_spec(),  compare_spec(), run_spec(),        data_spec(),
+                                               doctor_spec(), help_spec(),    completion_spec(), man_spec()};
   return kSpecs;
 }
 

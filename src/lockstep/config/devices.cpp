@@ -120,9 +120,4 @@ DeviceChoice choose_devices(const FlagValues& values, const Machine& machine, co
   return Chooser(values, machine, defaults).choose();
 }
 
-std::string place_of(const FlagValues& values, std::string_view name) {
-  const std::string origin = values.origin(name);
-  return origin == "flag" || origin == "default" ? text("--", name) : text(origin, ": ", name);
-}
-
 }  // namespace lockstep::config

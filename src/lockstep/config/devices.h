@@ -25,7 +25,4 @@ struct DeviceDefaults {
 /// Throws ConfigError: no usable GPU, more processes than visible GPUs, several GPUs, flags that contradict each other.
 DeviceChoice choose_devices(const FlagValues& values, const Machine& machine, const DeviceDefaults& defaults);
 
-/// "--data" or "train.toml:3: data": where a given value stands, for messages.
-std::string place_of(const FlagValues& values, std::string_view name);
-
 }  // namespace lockstep::config

@@ -169,6 +169,11 @@ std::string FlagValues::origin(std::string_view name) const {
   return found == values_.end() ? "default" : found->second.origin;
 }
 
+std::string FlagValues::place(std::string_view name) const {
+  const std::string from = origin(name);
+  return from == "flag" || from == "default" ? lockstep::text("--", name) : lockstep::text(from, ": ", name);
+}
+
 std::string FlagValues::text(std::string_view name) const {
   const auto found = values_.find(name);
   return found == values_.end() ? flag(name).fallback : found->second.text;

@@ -79,6 +79,7 @@ class FlagValues {
   bool given(std::string_view name) const;
   bool has_value(std::string_view name) const;
   std::string origin(std::string_view name) const;
+  std::string place(std::string_view name) const;  ///< where it stands, for messages: "--lr", "train.toml:3: lr"
 
   /// The value or its fallback. The flag must have one (has_value) and be of the kind.
   std::string text(std::string_view name) const;
@@ -111,7 +112,7 @@ FlagValues parse_flags(const CommandSpec& spec, const std::vector<std::string>& 
 /// or range.
 void add_config_file(FlagValues& values, const std::string& path);
 
-/// "ok, but not in this version" and "did you mean" belong to every list of names: the text for a word that is none.
+/// "unknown flag --lrr; did you mean --lr?", for a word that is none of `known`.
 std::string unknown_name(std::string_view what, std::string_view word, const std::vector<std::string>& known);
 
 }  // namespace lockstep::config

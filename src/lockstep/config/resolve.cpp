@@ -7,7 +7,6 @@
 #include "lockstep/base/table.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
-#include "lockstep/config/data_spec.h"
 #include "lockstep/config/devices.h"
 
 namespace lockstep::config {
@@ -31,7 +30,6 @@ std::optional<fs::path> optional_path(const FlagValues& values, std::string_view
 void take_what_to_train(TrainPlan& plan, const FlagValues& values) {
   plan.model = values.text("model");
   plan.data = values.text("data");
-  check_data_exists(parse_data_spec(plan.data, values.given("data") ? place_of(values, "data") : "--data"));
   plan.epochs = values.integer("epochs");
   plan.max_steps = optional_integer(values, "max-steps");
   plan.batch_size = values.integer("batch-size");

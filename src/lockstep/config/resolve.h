@@ -15,10 +15,10 @@ namespace lockstep::config {
 /// What the machine offers, as far as the plan depends on it.
 struct Machine {
   int usable_cpus = 1;
-  int gpus_present = 0;    ///< in the machine
-  int gpus_visible = 0;    ///< to CUDA programs started from here
-  std::string gpu_limit;   ///< "CUDA_VISIBLE_DEVICES=0" when a variable limits them, else empty
-  std::string why_no_gpu;  ///< when gpus_visible is 0
+  int gpus_present = 0;         ///< in the machine
+  int gpus_visible = 0;         ///< to CUDA programs started from here
+  std::string gpu_limit = {};   ///< "CUDA_VISIBLE_DEVICES=0" when a variable limits them, else empty
+  std::string why_no_gpu = {};  ///< when gpus_visible is 0
 };
 
 /// What was asked of `lockstep train`, resolved against the machine, but not yet against the file system: the run

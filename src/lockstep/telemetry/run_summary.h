@@ -13,7 +13,7 @@ namespace lockstep::telemetry {
 struct JobEnd {
   int exit_code = 0;
   bool stopped_by_signal = false;
-  nlohmann::json failure;  ///< object for "failure", or null
+  nlohmann::json failure = nullptr;  ///< object for "failure", or null
 };
 
 /// What the events of one run say, taken in as they come. A further run_start begins again.

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "lockstep/config/flags.h"
+
+namespace lockstep::cli {
+
+/// A look at --data before anything starts: its form, and whether its folder is there. What is in the files is for the
+/// ranks to find. Throws ConfigError, DataError that name flag or line of the configuration file.
+void check_data(const config::FlagValues& values);
+
+}  // namespace lockstep::cli
