@@ -29,7 +29,7 @@ class Fuzz : public FileTest {
           content[at] = static_cast<char>(content[at] ^ 1 << pick(8));
           break;
         case 1:
-          content[at] = "\x00\x7f\x80\xff\"{[]},:0-9"[pick(16)];
+          content[at] = "\x00\x7f\x80\xff\"{[]},:0-9"[pick(14)];
           break;
         case 2:
           content.resize(at);
