@@ -55,7 +55,7 @@ TEST_P(Local, BuffersOfManyPieces) {
 }
 TEST_P(Local, OverlappedCollectives) {
   run_local(GetParam(), [](std::unique_ptr<Communicator> comm) {
-    for (int round = 0; round < 5; ++round) check_overlap(*comm);
+    for (int round = 0; round < kOverlapRounds; ++round) check_overlap(*comm);
   });
 }
 TEST_P(Local, SumsInRankOrder) {

@@ -164,8 +164,10 @@ inline void check_matrix(Communicator& comm) {
 /// More pieces than there are slots. ThreadSanitizer makes every element cost 20 times as much.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr std::size_t kLargeCount = 700'000;
+inline constexpr int kOverlapRounds = 1;
 #else
 inline constexpr std::size_t kLargeCount = 3'000'000;
+inline constexpr int kOverlapRounds = 5;
 #endif
 
 /// Buffers of many pieces.
