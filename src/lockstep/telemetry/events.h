@@ -19,7 +19,7 @@ namespace lockstep::telemetry {
 ///   epoch       epoch steps train_loss eval_loss eval_accuracy seconds images_per_second peak_memory_bytes
 ///   checkpoint  step path seconds bytes
 ///   fault       kind message step rank
-///   run_end     exit ("completed" | "stopped" | "failed") steps final_weights_sha256
+///   run_end     exit ("completed" | "stopped" | "failed") steps final_weights_sha256 message (of a failure)
 ///
 /// Every event reaches the file (the system's page cache) before write() returns, in one write() with O_APPEND: exit(),
 /// an exception, SIGTERM or SIGKILL right after it loses nothing, several writers do not mix within a line, and nothing

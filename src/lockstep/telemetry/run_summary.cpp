@@ -44,6 +44,7 @@ void RunSummary::add(const json& event) {
     exit_ = string(event, "exit");
     steps_ = integer(event, "steps", steps_);
     weights_sha256_ = string(event, "final_weights_sha256");
+    if (fault_.empty()) fault_ = string(event, "message");
   }
 }
 
@@ -64,9 +65,10 @@ void RunSummary::take_epoch(const json& event) {
   json epoch = json::object();
   for (const char* field : kEpochFields) epoch[field] = event.contains(field) ? event[field] : json(nullptr);
   epochs_.push_back(std::move(epoch));
-  // Step events are for every Nth step only: the end of an epoch tells the rest, unless the run began inside it.
-  const std::int64_t number = integer(event, "epoch", 0);
-  if (steps_per_epoch_ > 0) steps_ = std::max(steps_, number * steps_per_epoch_);
+  // Step events are for every Nth step only: the end of an epoch tells the rest. The last epoch may be a part of one,
+  // and the first after a resume counts its own steps only, so this is a lower bound.
+  const std::int64_t before = (integer(event, "epoch", 1) - 1) * steps_per_epoch_;
+  steps_ = std::max(steps_, before + integer(event, "steps", 0));
 }
 
 std::string RunSummary::exit(const JobEnd& end) const {

@@ -83,6 +83,24 @@ TEST(RunSummary, AFailureHasRankAndReason) {
   EXPECT_EQ(document["failure"]["message"], "loss is not finite since step 7");
 }
 
+TEST(RunSummary, APartOfAnEpochCountsItsOwnSteps) {
+  RunSummary summary(kExpected);
+  summary.add(start());
+  summary.add(epoch(1, 1.0, 100, 0.5));
+  EXPECT_EQ(summary.steps(), 10);
+  json part = epoch(2, 1.0, 100, 0.5);
+  part["steps"] = 3;
+  summary.add(part);
+  EXPECT_EQ(summary.steps(), 13);
+}
+
+TEST(RunSummary, TheReasonOfAFailedEndIsKept) {
+  RunSummary summary(kExpected);
+  summary.add(start());
+  summary.add({{"event", "run_end"}, {"exit", "failed"}, {"message", "the weights of rank 1 differ"}});
+  EXPECT_EQ(summary.document({.exit_code = 1}, "r")["failure"]["message"], "the weights of rank 1 differ");
+}
+
 TEST(RunSummary, FieldsOfTheWrongTypeDoNoHarm) {
   RunSummary summary(kExpected);
   summary.add({{"event", "run_start"}, {"steps_per_epoch", "many"}, {"resumed_from_step", "x"}});
