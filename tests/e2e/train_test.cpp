@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
         Setting{"mlp_momentum", {"--model", "mlp", "--lr", "0.05", "--momentum", "0.9"}},
         Setting{"mlp_adamw", {"--model", "mlp", "--optimizer", "adamw", "--lr", "0.001", "--weight-decay", "0.1"}},
         Setting{"cnn_clipped", {"--model", "cnn", "--lr", "0.1", "--clip-norm", "0.5", "--warmup-epochs", "0.05"}}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& setting) { return setting.param.name; });
 
 TEST_F(Train, SameSeedGivesTheSameBits) {
   const Words words{"--model", "mlp", "--nproc", "2", "--max-steps", "40", "--eval-every", "0"};

@@ -1,5 +1,5 @@
-// Replays training runs of the Python referee (tests/numerics/python/numerics.py): same initial weights, same batches; the
-// weights at the end, every loss, the first step's gradients and the gradient norms must agree within the case's
+// Replays training runs of the Python referee (tests/numerics/python/numerics.py): same initial weights, same batches;
+// the weights at the end, every loss, the first step's gradients and the gradient norms must agree within the case's
 // tolerance. Ranks are real processes over shared memory.
 
 #include <gtest/gtest.h>
@@ -182,8 +182,9 @@ class NumericsReplay : public ::testing::TestWithParam<CaseParameter> {
     if (const char* given = std::getenv("LOCKSTEP_TEST_CASE_FOLDER")) return given;
     const char* python = std::getenv("LOCKSTEP_PYTHON");
     const fs::path target = folder.path() / name;
-    const std::string command = text("'", python, "' '", std::getenv("LOCKSTEP_SOURCE_DIR"),
-                                     "/tests/numerics/python/numerics.py' write ", name, " '", target.string(), "' >&2");
+    const std::string command =
+        text("'", python, "' '", std::getenv("LOCKSTEP_SOURCE_DIR"), "/tests/numerics/python/numerics.py' write ", name,
+             " '", target.string(), "' >&2");
     if (std::system(command.c_str()) != 0) throw std::runtime_error("the referee failed: " + command);
     return target;
   }
@@ -217,8 +218,8 @@ TEST_P(NumericsReplay, EqualsPython) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, NumericsReplay, ::testing::ValuesIn(kCases), [](const auto& info) {
-  std::string name = info.param.name;
+INSTANTIATE_TEST_SUITE_P(Cases, NumericsReplay, ::testing::ValuesIn(kCases), [](const auto& replay) {
+  std::string name = replay.param.name;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });

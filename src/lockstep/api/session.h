@@ -23,8 +23,8 @@ namespace lockstep {
 struct EngineOptions {
   int accumulate = 1;  ///< micro-batches, that is calls of step(), an update
   train::Average average = train::Average::kSamples;
-  std::optional<double> clip_norm;
-  std::optional<optim::Schedule> schedule;
+  std::optional<double> clip_norm = std::nullopt;
+  std::optional<optim::Schedule> schedule = std::nullopt;
 };
 
 struct LoaderOptions {

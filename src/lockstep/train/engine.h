@@ -23,18 +23,19 @@ enum class Average {
 
 struct EngineOptions {
   Average average = Average::kSamples;
-  std::optional<double> clip_norm;          ///< of the averaged gradient, over all parameters
-  std::optional<optim::Schedule> schedule;  ///< default: the optimizer's rate, constant
+  std::optional<double> clip_norm = std::nullopt;          ///< of the averaged gradient, over all parameters
+  std::optional<optim::Schedule> schedule = std::nullopt;  ///< default: the optimizer's rate, constant
 };
 
 /// What is known after a micro-batch; `updated` says whether it ended an optimizer step.
 struct StepResult {
   bool updated = false;
-  std::int64_t step = 0;       ///< optimizer steps done so far
-  double lr = 0;               ///< of this update
-  double samples = 0;          ///< of all ranks in this update
-  std::optional<double> loss;  ///< mean over them; on CUDA not read, so that nothing waits for the device
-  bool stop = false;           ///< some rank was asked to stop: all ranks see it at the same step
+  std::int64_t step = 0;  ///< optimizer steps done so far
+  double lr = 0;          ///< of this update
+  double samples = 0;     ///< of all ranks in this update
+  std::optional<double> loss =
+      std::nullopt;   ///< mean over them; on CUDA not read, so that nothing waits for the device
+  bool stop = false;  ///< some rank was asked to stop: all ranks see it at the same step
 };
 
 /// The training step: forward, backward with the strategy's exchange under it, clip, optimizer, schedule.
