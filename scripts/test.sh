@@ -17,7 +17,7 @@ sanitizers=(asan-ubsan tsan)
 for argument in "$@"; do
   case $argument in
     --slow) slow=true ;;
-    --no-python-tests) left_out+=(python) ;;
+    --no-python-tests) left_out+=(python); export LOCKSTEP_NO_PYTHON_TESTS=1 ;;
     --no-sanitizers) sanitizers=() ;;
     -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test: unknown argument '$argument'; accepted: --slow, --no-python-tests, --no-sanitizers, --help" >&2; exit 2 ;;
@@ -31,11 +31,13 @@ export CCACHE_DIR=${CCACHE_DIR:-$PWD/build/ccache}  # nothing but packages is wr
 jobs=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 passed=0 failed=0
 
-# build PRESET [cmake argument...]
+# build TARGET PRESET [cmake argument...]
 build() {
+  local target=$1
+  shift
   say "building build/$1"
   cmake --preset "$@" > "build/$1-configure.log" || { cat "build/$1-configure.log"; exit 1; }
-  cmake --build "build/$1" --parallel "$jobs"
+  cmake --build "build/$1" --parallel "$jobs" --target "$target"
 }
 
 # run_tests PRESET CTEST_ARGUMENT...: adds to the totals; a test that did not run counts as failed
@@ -55,14 +57,14 @@ run_tests() {
 
 scripts/setup.sh
 mkdir -p build
-build release -DLOCKSTEP_BUILD_TESTS=ON -DLOCKSTEP_BUILD_EXAMPLES=ON
+build all release -DLOCKSTEP_BUILD_TESTS=ON -DLOCKSTEP_BUILD_EXAMPLES=ON
 say "release: the quick tests of single units, $jobs at a time"
 run_tests release -L '^unit$' -LE "$(one_of "${left_out[@]}")" -j "$jobs"
 say "release: the tests that start processes, one at a time since they watch the clock"
 run_tests release -LE "$(one_of unit "${left_out[@]}")"
 
 for preset in "${sanitizers[@]}"; do
-  build "$preset"
+  build lockstep_unit_tests "$preset"
   say "$preset: the torch-free units"
   run_tests "$preset" -L '^unit$' -LE "$(one_of "${left_out[@]}")"
 done

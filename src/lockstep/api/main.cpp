@@ -115,6 +115,19 @@ api::RankContext make_context(const ProgramOptions& options, const World& world,
   return context;
 }
 
+// Ranks with different seeds would shuffle differently, so that some samples come twice and some never.
+void check_same_seed(comm::Communicator& communicator, std::uint64_t seed) {
+  const auto mine = static_cast<std::int64_t>(seed);
+  std::vector<std::int64_t> seeds(static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather({&mine, 1, comm::Dtype::kI64}, {seeds.data(), seeds.size(), comm::Dtype::kI64}).wait();
+  for (std::size_t rank = 1; rank < seeds.size(); ++rank) {
+    if (seeds[rank] == seeds[0]) continue;
+    throw ConfigError(
+        text("--seed differs between ranks: rank 0 has ", seeds[0], ", rank ", rank, " has ", seeds[rank]),
+        "give every rank the same seed; the sampler already gives each rank samples of its own");
+  }
+}
+
 void run_ranks(const ProgramOptions& options, World world, const api::StopSignals& signals,
                const std::function<void(Session&)>& body) {
   if (options.strategy == "dp" && options.nproc > 1) {
@@ -133,6 +146,7 @@ void run_ranks(const ProgramOptions& options, World world, const api::StopSignal
   auto job = c10d::connect_job(world, {});
   auto context = make_context(options, world, signals);
   context.communicator = job.communicator.get();
+  check_same_seed(*job.communicator, options.seed);
   run_body(context, body);
 }
 

@@ -161,9 +161,8 @@ RunFolder open_run_folder(config::TrainRequest& request) {
   if (!folder && automatic) folder = newest_run(name + "-");
   RunFolder run =
       folder ? RunFolder(*folder, request.overwrite, request.resume != "none") : RunFolder::make_fresh(name);
-  if (automatic) {
-    if (const auto checkpoint = newest_checkpoint(run.path())) plan.resume = checkpoint->string();
-  }
+  // The ranks choose: the newest checkpoint that holds against its checksums, an older one when it does not.
+  if (automatic && newest_checkpoint(run.path())) plan.resume = "auto";
   plan.run_dir = run.path();
   return run;
 }

@@ -100,6 +100,7 @@ launch::LaunchOptions launch_options(const config::TrainRequest& request, const 
   options.command = {worker.string(), "train", (plan.run_dir / "plan.json").string()};
   // dp and single are one process; under dp its threads are the devices.
   options.num_processes = plan.strategy == "ddp" ? plan.nproc : 1;
+  options.ranks_per_process = plan.nproc / options.num_processes;
   options.store_server = launch::StoreServer::kRankZero;
   options.worker_program = worker;
   options.log_dir = plan.run_dir / "logs";

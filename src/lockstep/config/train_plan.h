@@ -51,7 +51,7 @@ struct TrainPlan {
   std::int64_t save_every = 0;  ///< epochs, 0 never
   std::int64_t save_steps = 0;  ///< steps, 0 never
   std::int64_t keep = 0;        ///< newest checkpoints kept, 0 all
-  std::string resume = "none";  ///< none, or the resolved checkpoint folder
+  std::string resume = "none";  ///< none, auto (the newest good one of run_dir), or a checkpoint folder
   std::int64_t log_every = 50;  ///< steps between step events
   std::int64_t eval_every = 1;  ///< epochs, 0 never
   std::optional<std::chrono::milliseconds> stop_after;

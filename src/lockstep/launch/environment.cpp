@@ -55,12 +55,12 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& inheri
   return entries;
 }
 
-ThreadsPerRank choose_threads(const std::optional<std::string>& set_by_user, int usable_cpus, int num_processes) {
+ThreadsPerRank choose_threads(const std::optional<std::string>& set_by_user, int usable_cpus, int num_ranks) {
   ThreadsPerRank threads;
   if (!set_by_user) {
-    threads.value = std::max(1, usable_cpus / num_processes);
+    threads.value = std::max(1, usable_cpus / num_ranks);
     threads.message = text("OMP_NUM_THREADS=", *threads.value, " for each rank: ", usable_cpus, " usable CPUs / ",
-                           num_processes, num_processes == 1 ? " process" : " processes");
+                           num_ranks, num_ranks == 1 ? " rank" : " ranks");
     return threads;
   }
   if (trim(*set_by_user).empty() || trim(*set_by_user) == "0") {

@@ -42,7 +42,7 @@ struct ThreadsPerRank {
   bool is_warning = false;
 };
 
-/// floor(usable_cpus / num_processes), at least 1, unless `set_by_user` is something.
-ThreadsPerRank choose_threads(const std::optional<std::string>& set_by_user, int usable_cpus, int num_processes);
+/// floor(usable_cpus / num_ranks), at least 1, unless `set_by_user` is something.
+ThreadsPerRank choose_threads(const std::optional<std::string>& set_by_user, int usable_cpus, int num_ranks);
 
 }  // namespace lockstep::launch

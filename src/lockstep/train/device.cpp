@@ -37,7 +37,7 @@ bool has_visible_gpu() {
 
 }  // namespace
 
-at::Device prepare_device(std::string_view name, int local_rank, int world_size) {
+at::Device prepare_device(std::string_view name, int device_index, int world_size) {
   if (name == "cpu") return at::kCPU;
   if (world_size > 1) {
     if (name == "auto") return at::kCPU;
@@ -50,7 +50,7 @@ at::Device prepare_device(std::string_view name, int local_rank, int world_size)
     if (name == "auto") return at::kCPU;
     throw ConfigError(text("device cuda: ", reason), "`lockstep doctor` says more; --device cpu trains on the CPU");
   }
-  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank));
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index));
 }
 
 }  // namespace lockstep::train

@@ -10,7 +10,7 @@ namespace lockstep::train {
 /// Turns "cpu", "cuda" or "auto" into this rank's device and makes it usable. `auto` takes CUDA for a single rank when
 /// a GPU is there, else the CPU. libtorch_cuda is loaded here, at run time, so that programs for the CPU start without
 /// it and no linker flag can drop it. Throws ConfigError when CUDA was asked for and cannot be had, with the reason.
-at::Device prepare_device(std::string_view name, int local_rank, int world_size);
+at::Device prepare_device(std::string_view name, int device_index, int world_size);
 
 /// Loads libtorch_cuda. Returns "" when CUDA is then usable, else the reason why not: a CPU-only LibTorch, a library
 /// that does not load (with the loader's words), or no usable GPU (with CUDA's words).

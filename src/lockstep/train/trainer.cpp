@@ -34,13 +34,19 @@ std::uint64_t own_peak_memory_bytes() {
   return memory ? memory->peak_resident_bytes : 0;
 }
 
+// Which of the visible GPUs is this rank's: --devices names them, else the local rank counts.
+int device_index(const config::TrainPlan& plan, int local_rank) {
+  const auto rank = static_cast<std::size_t>(local_rank);
+  return rank < plan.devices.size() ? plan.devices[rank] : local_rank;
+}
+
 class Trainer {
  public:
   explicit Trainer(TrainerInputs inputs)
       : inputs_(std::move(inputs)),
         plan_(inputs_.plan),
         communicator_(*inputs_.communicator),
-        device_(prepare_device(plan_.device, inputs_.local_rank, communicator_.size())),
+        device_(prepare_device(plan_.device, device_index(plan_, inputs_.local_rank), communicator_.size())),
         loader_(inputs_.data.train, loader_options(plan_, communicator_)),
         steps_per_epoch_((loader_.batches_per_epoch() + plan_.accumulate - 1) / plan_.accumulate),
         total_steps_(std::min(plan_.epochs * steps_per_epoch_, plan_.max_steps.value_or(INT64_MAX))) {
