@@ -35,7 +35,8 @@ void print_start(const config::TrainRequest& request, bool with_table, Console& 
                     plan.scale_lr != "none" ? text(" (", plan.lr, " scaled ", plan.scale_lr, ")") : "", ", ",
                     plan.precision, ", ", plan.epochs, plan.epochs == 1 ? " epoch" : " epochs",
                     plan.max_steps ? text(", at most ", *plan.max_steps, " steps") : ""));
-  if (plan.resume != "none") console.line(text("  resuming from ", plan.resume == "auto" ? "the newest good checkpoint" : plan.resume));
+  if (plan.resume != "none")
+    console.line(text("  resuming from ", plan.resume == "auto" ? "the newest good checkpoint" : plan.resume));
   console.line(text("  run folder ", plan.run_dir.string()));
   const std::string table = with_table ? config::plan_table(request, false) : "";
   if (!table.empty()) console.line(text("\n", table));
