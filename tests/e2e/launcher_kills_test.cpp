@@ -53,12 +53,17 @@ TEST(LauncherKills, BR082_APeerThatFailsInTheSameInstantIsNotBlamed) {
 
 TEST(LauncherKills, BR053iii_TwentyRandomKillsOfTheLauncher) {
   std::mt19937 random(7);
+  // Its temporary folder goes too, whatever the moment: all of them are made in this one.
+  TemporaryDirectory temporary("lockstep-e2e");
   for (int repeat = 0; repeat < 20; ++repeat) {
-    Command command(shell(4, "sleep 100 & setsid sleep 100 & wait"));
+    std::vector<std::string> words{text("TMPDIR=", temporary.path().string()), Command::binary()};
+    for (auto& word : shell(4, "sleep 100 & setsid sleep 100 & wait")) words.push_back(word);
+    Command command(words, Command::Terminal::kNone, "env");
     ::usleep(static_cast<unsigned>(random() % 80000));
     ::kill(command.pid(), SIGKILL);
     EXPECT_EQ(command.wait(), 137);
     EXPECT_TRUE(Command::eventually([&] { return command.living().empty(); }, 3000)) << repeat;
+    EXPECT_TRUE(fs::is_empty(temporary.path())) << repeat;
   }
 }
 

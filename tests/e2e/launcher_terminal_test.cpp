@@ -34,6 +34,7 @@ TEST(LauncherTerminal, BR087i_UnderNohupAJobOutlivesItsTerminal) {
   ASSERT_TRUE(are_up(folder.path()));
   command.close_terminal();
   EXPECT_TRUE(are_done(folder.path())) << read_file(folder.path() / "log");
+  EXPECT_TRUE(Command::eventually([&] { return command.living().empty(); }));
 }
 
 TEST(LauncherTerminal, BR087ii_WithoutNohupAJobStopsAndSaysWhy) {
@@ -54,6 +55,7 @@ TEST(LauncherTerminal, BR087iii_UnderSetsidAJobOutlivesItsTerminal) {
   ASSERT_TRUE(are_up(folder.path()));
   command.close_terminal();
   EXPECT_TRUE(are_done(folder.path())) << read_file(folder.path() / "log");
+  EXPECT_TRUE(Command::eventually([&] { return command.living().empty(); }));
 }
 
 TEST(LauncherTerminal, ACtrlCOnTheTerminalReachesTheRanksThroughTheLauncher) {

@@ -56,6 +56,11 @@ class Job {
     std::unique_ptr<RankStream> err;
   };
 
+  struct RemovedAtEnd {
+    std::filesystem::path path;
+    ~RemovedAtEnd();
+  };
+
   enum class EventSource : std::uint32_t { kSignals, kRankEnd, kRankStream, kStoreStream, kConsole };
 
   // job_start.cpp
@@ -98,7 +103,7 @@ class Job {
   ConsoleStream console_err_;
   UniqueFd launcher_log_;
   StopSignals signals_;
-  std::optional<TemporaryDirectory> temporary_folder_;
+  RemovedAtEnd temporary_folder_;  ///< error files of a job without log_dir
   std::filesystem::path attempt_folder_;
   JobProcesses processes_;
   std::optional<Guard> guard_;

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -35,6 +36,12 @@ std::string make_run_id() {
   return id;
 }
 
+fs::path temporary_root() {
+  std::error_code error;
+  const fs::path root = fs::temp_directory_path(error);
+  return error ? fs::path("/tmp") : root;
+}
+
 void make_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -55,10 +62,23 @@ Job::Job(const LaunchOptions& options)
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       ranks_(static_cast<std::size_t>(options.num_processes)) {
   if (!epoll_) throw SystemError::from_errno("cannot make an event queue (epoll)", errno);
-  prepare_folders();
-  guard_.emplace(job_mark(run_id_), temporary_folder_ ? temporary_folder_->path() : fs::path());
+  // The guard comes before the folder that it removes should we be killed: at no moment is there one without the other.
+  const fs::path temporary = options.log_dir ? fs::path() : temporary_root() / run_id_;
+  guard_.emplace(job_mark(run_id_), temporary);
   processes_.add(guard_->group());
   processes_.set_group(guard_->group());
+  if (!options.log_dir) {
+    if (::mkdir(temporary.c_str(), 0700) != 0) {
+      throw SystemError::from_errno(text("cannot make the folder ", temporary.string()), errno);
+    }
+    temporary_folder_.path = temporary;
+  }
+  prepare_folders();
+}
+
+Job::RemovedAtEnd::~RemovedAtEnd() {
+  std::error_code ignored;
+  if (!path.empty()) fs::remove_all(path, ignored);
 }
 
 Job::~Job() {
@@ -79,8 +99,7 @@ Job::~Job() {
 }
 
 void Job::prepare_folders() {
-  if (!options_.log_dir) temporary_folder_.emplace("lockstep-run");
-  const fs::path root = options_.log_dir ? fs::absolute(*options_.log_dir) : temporary_folder_->path();
+  const fs::path root = options_.log_dir ? fs::absolute(*options_.log_dir) : temporary_folder_.path;
   attempt_folder_ = root / "attempt_0";
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) make_folder(attempt_folder_ / text(rank));
   if (!options_.log_dir) return;
