@@ -146,7 +146,14 @@ class Trainer {
       samples_in_epoch_ = 0;
       engine_->losses().reset();
     }
-    if (plan_.save_every > 0 && (number % plan_.save_every == 0 || at_end) && !is_stopping_) save();
+    if (saves_after(number, at_end) && !is_stopping_) save();
+  }
+
+  // With any of the two flags the last state is saved too.
+  bool saves_after(std::int64_t epoch_number, bool at_end) const {
+    const bool by_epoch = plan_.save_every > 0 && epoch_number % plan_.save_every == 0;
+    const bool by_step = plan_.save_steps > 0 && engine_->num_steps() % plan_.save_steps == 0;
+    return by_epoch || by_step || (at_end && (plan_.save_every > 0 || plan_.save_steps > 0));
   }
 
   TrainExit stop_here() {
