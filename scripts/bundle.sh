@@ -56,16 +56,7 @@ if [ -n "$LIBTORCH" ]; then
   export LD_LIBRARY_PATH="$path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
 
-# The name alone means the system's folder; where there is none, the bundle's.
-if [ ! -d /usr/share/datasets/fashion-mnist ]; then
-  for argument in "$@"; do
-    shift
-    case $argument in
-      fashion-mnist | --data=fashion-mnist) argument=$argument:$here/data/fashion-mnist ;;
-    esac
-    set -- "$@" "$argument"
-  done
-fi
+if [ ! -d /usr/share/datasets/fashion-mnist ]; then export LOCKSTEP_DATASETS="${LOCKSTEP_DATASETS:-$here/data}"; fi
 exec "$here/libexec/lockstep" "$@"
 WRAPPER
 chmod +x "$bundle/bin/lockstep"

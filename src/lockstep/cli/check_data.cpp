@@ -30,7 +30,7 @@ void check_data(const config::FlagValues& values) {
   std::error_code none;
   if (fs::is_directory(spec.folder, none)) return;
   if (fs::exists(spec.folder, none)) throw DataError(text(start, spec.folder.string(), " is not a folder"));
-  const bool own_place = spec.folder == formats::kFashionMnistFolder;
+  const bool own_place = spec.folder == formats::fashion_mnist_folder();
   throw DataError(text(start, "the folder ", spec.folder.string(), " does not exist"),
                   own_place ? "scripts/setup.sh installs Debian's package dataset-fashion-mnist, or name a folder: "
                               "--data fashion-mnist:DIR"

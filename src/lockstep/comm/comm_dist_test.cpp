@@ -371,5 +371,25 @@ TEST(Shm, EightRanksOnFewProcessorsDoNotTakeSecondsAnOperation) {
   });
 }
 
+// A rank that sleeps is rung awake by the one it waits for. When it slept for a stage of its own nobody rang, and each
+// operation took a whole slice of 20 ms.
+TEST(Shm, ASleeperIsRungAwake) {
+  for (const std::size_t count : {std::size_t{1000}, std::size_t{200'000}}) {
+    run_ranks(2, [count](RankContext& context) {
+      const auto comm = make(context);
+      std::vector<float> values(count);
+      constexpr int kRounds = 40;
+      for (const int late : {0, 1}) {
+        const auto start = Clock::now();
+        for (int round = 0; round < kRounds; ++round) {
+          if (context.rank == late) std::this_thread::sleep_for(milliseconds(2));
+          comm->all_reduce({values.data(), values.size(), Dtype::kF32}, ReduceOp::kSum).wait();
+        }
+        EXPECT_LT(Clock::now() - start, milliseconds(18) * kRounds) << "rank " << late << " was late";
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::comm

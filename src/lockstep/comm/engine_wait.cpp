@@ -78,6 +78,8 @@ bool Engine::reached(Counter which, std::uint64_t needed, const Operation& opera
     if (seen >= needed) continue;
     seen = counter(which, rank).load();
     if (seen >= needed) continue;
+    // A stage that waits for this rank's own earlier stage is no reason to sleep: nobody would ring for it.
+    if (rank == rank_) return false;
     if (!blocked_.set) blocked_ = {true, which, needed, rank, operation.request};
     return false;
   }

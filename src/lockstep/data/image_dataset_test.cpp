@@ -40,7 +40,7 @@ TEST(ImageDataset, OpensFashionMnist) {
 
 TEST(ImageDataset, FashionMnistShortCutTakesASplit) {
   EXPECT_EQ(fashion_mnist({}, Split::kEval)->size(), 10000);
-  EXPECT_EQ(fashion_mnist(formats::kFashionMnistFolder, Split::kEval)->name, "fashion-mnist");
+  EXPECT_EQ(fashion_mnist(formats::fashion_mnist_folder(), Split::kEval)->name, "fashion-mnist");
 }
 
 TEST(ImageDataset, OpensGeneratedCifar10) {

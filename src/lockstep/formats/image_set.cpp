@@ -1,6 +1,7 @@
 #include "lockstep/formats/image_set.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 
 #include "lockstep/base/error.h"
@@ -119,6 +120,12 @@ void require_folder(const ImageSetSpec& spec) {
 
 }  // namespace
 
+std::filesystem::path fashion_mnist_folder() {
+  const char* datasets = std::getenv("LOCKSTEP_DATASETS");
+  return std::filesystem::path(datasets != nullptr && *datasets != '\0' ? datasets : "/usr/share/datasets") /
+         "fashion-mnist";
+}
+
 ImageSetSpec parse_image_set_spec(std::string_view spec) {
   const auto colon = spec.find(':');
   const bool has_rest = colon != std::string_view::npos;
@@ -135,7 +142,7 @@ ImageSetSpec parse_image_set_spec(std::string_view spec) {
   } else if (has_rest) {
     out.folder = fs::path(rest);
   } else if (out.kind == ImageSetKind::kFashionMnist) {
-    out.folder = kFashionMnistFolder;
+    out.folder = fashion_mnist_folder();
   } else {
     refuse_spec(spec, "needs the folder of its files");
   }

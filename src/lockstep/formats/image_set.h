@@ -13,8 +13,9 @@ namespace lockstep::formats {
 
 enum class ImageSetKind { kFashionMnist, kMnist, kCifar10, kCifar100, kSynthetic };
 
-/// Where Debian's package dataset-fashion-mnist puts its files.
-constexpr const char* kFashionMnistFolder = "/usr/share/datasets/fashion-mnist";
+/// Where `fashion-mnist` without a folder is looked for: in the folder that LOCKSTEP_DATASETS names, or where Debian's
+/// package dataset-fashion-mnist puts it.
+std::filesystem::path fashion_mnist_folder();
 
 /// A data specification taken apart.
 struct ImageSetSpec {

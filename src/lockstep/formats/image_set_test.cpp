@@ -26,7 +26,7 @@ class ImageSets : public FileTest {
 };
 
 TEST_F(ImageSets, ParsesEveryForm) {
-  EXPECT_EQ(parse_image_set_spec("fashion-mnist").folder, kFashionMnistFolder);
+  EXPECT_EQ(parse_image_set_spec("fashion-mnist").folder, fashion_mnist_folder());
   EXPECT_EQ(parse_image_set_spec("fashion-mnist:a:b").folder, "a:b");
   EXPECT_EQ(parse_image_set_spec("cifar100:x").kind, ImageSetKind::kCifar100);
   const ImageSetSpec synthetic = parse_image_set_spec("synthetic:3x8x9:100");

@@ -12,7 +12,8 @@ namespace lockstep::train {
 
 std::string load_cuda() {
   // RTLD_GLOBAL: its static initialisers register the CUDA kernels with the dispatcher that libtorch_cpu owns.
-  if (!at::globalContext().hasCUDA() && ::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+  // Nothing may ask LibTorch about CUDA before this line: the first answer, hasCUDA() in manual_seed() say, is kept.
+  if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     const std::string reason = ::dlerror();
     const bool is_missing = reason.find("libtorch_cuda.so: cannot open shared object file") != std::string::npos;
     return is_missing ? "this LibTorch was built for the CPU only (it has no libtorch_cuda.so)"
@@ -23,7 +24,7 @@ std::string load_cuda() {
     at::globalContext().lazyInitDevice(at::kCUDA);
     return "CUDA finds no usable GPU";
   } catch (const std::exception& error) {
-    return text("CUDA finds no usable GPU: ", split(error.what(), '\n').front());
+    return text("CUDA finds no usable GPU: ", split(error.what(), '.').front());
   }
 }
 

@@ -12,8 +12,9 @@ namespace lockstep::train {
 /// it and no linker flag can drop it. Throws ConfigError when CUDA was asked for and cannot be had, with the reason.
 at::Device prepare_device(std::string_view name, int device_index, int world_size);
 
-/// Loads libtorch_cuda. Returns "" when CUDA is then usable, else the reason why not: a CPU-only LibTorch, a library
-/// that does not load (with the loader's words), or no usable GPU (with CUDA's words).
+/// Loads libtorch_cuda; must come before anything that asks LibTorch about CUDA (torch::manual_seed does). Returns ""
+/// when CUDA is then usable, else the reason why not: a CPU-only LibTorch, a library that does not load (with the
+/// loader's words), or no usable GPU (with CUDA's words).
 std::string load_cuda();
 
 }  // namespace lockstep::train

@@ -16,6 +16,7 @@
 #include "lockstep/data/image_dataset.h"
 #include "lockstep/models/model.h"
 #include "lockstep/telemetry/events.h"
+#include "lockstep/train/device.h"
 #include "lockstep/train/trainer.h"
 #include "lockstep/worker/commands.h"
 
@@ -80,6 +81,7 @@ int train(const std::filesystem::path& plan_file) {
   const auto plan = read_plan(plan_file);
   const World world = world_from_environment(process_environment());
   const api::StopSignals signals;
+  if (plan.device == "cuda") train::prepare_device(plan.device, 0, world.size);  // first of all: see load_cuda()
   const auto data = data::open_dataset(plan.data, plan.seed);
   std::optional<telemetry::EventWriter> events;
   if (world.is_main()) events.emplace(plan.run_dir / "events.jsonl");
