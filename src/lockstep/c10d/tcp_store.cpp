@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <type_traits>
@@ -176,6 +177,9 @@ void serve_store(int listen_fd) {
   const pid_t parent = ::getppid();
   BlockedSignals signals({SIGTERM, SIGINT, SIGHUP, SIGQUIT});
   const auto store = open_store(endpoint_of(listen_fd), true, listen_fd, std::chrono::seconds(30));
+  // The launcher starts the ranks once it reads this line.
+  std::puts("serving");
+  std::fflush(stdout);
   while (signals.next(milliseconds(200)) != SIGTERM && ::getppid() == parent) {
   }
 }

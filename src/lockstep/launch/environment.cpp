@@ -55,8 +55,14 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& inheri
   return entries;
 }
 
-ThreadsPerRank choose_threads(const std::optional<std::string>& set_by_user, int usable_cpus, int num_ranks) {
+ThreadsPerRank choose_threads(const std::optional<std::string>& set_by_user, int usable_cpus, int num_ranks,
+                              std::optional<int> most) {
   ThreadsPerRank threads;
+  if (!set_by_user && most && *most < usable_cpus / num_ranks) {
+    threads.value = *most;
+    threads.message = text("OMP_NUM_THREADS=", *most, " for each rank: more threads slow steps as small as these");
+    return threads;
+  }
   if (!set_by_user) {
     threads.value = std::max(1, usable_cpus / num_ranks);
     threads.message = text("OMP_NUM_THREADS=", *threads.value, " for each rank: ", usable_cpus, " usable CPUs / ",

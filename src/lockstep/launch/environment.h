@@ -42,7 +42,8 @@ struct ThreadsPerRank {
   bool is_warning = false;
 };
 
-/// floor(usable_cpus / num_ranks), at least 1, unless `set_by_user` is something.
-ThreadsPerRank choose_threads(const std::optional<std::string>& set_by_user, int usable_cpus, int num_ranks);
+/// floor(usable_cpus / num_ranks), at least 1 and at most `most`, unless `set_by_user` is something.
+ThreadsPerRank choose_threads(const std::optional<std::string>& set_by_user, int usable_cpus, int num_ranks,
+                              std::optional<int> most = std::nullopt);
 
 }  // namespace lockstep::launch

@@ -235,12 +235,14 @@ void Job::signal_ranks(int signal) {
 }
 
 // As the terminal does on Ctrl-C: to the whole group, since a shell that wraps the program does not end on a SIGINT
-// that its foreground child did not get too. Not to the store: ranks that save before they end may need it.
+// that its foreground child did not get too. Not to the store: ranks that save before they end may need it. The list
+// comes first: what a rank starts in answer to its SIGINT must not get one of its own.
 void Job::interrupt_group() {
-  signal_ranks(SIGINT);
   std::set<int> except{guard_->group(), store_ ? store_->pid : 0};
   for (const auto& rank : ranks_) except.insert(rank.pid);
-  for (const auto& process : processes_.find(except)) {
+  const auto helpers = processes_.find(except);
+  signal_ranks(SIGINT);
+  for (const auto& process : helpers) {
     if (process.group == guard_->group()) host::send_signal(process, SIGINT);
   }
 }

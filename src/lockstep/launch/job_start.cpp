@@ -126,7 +126,8 @@ void Job::announce_threads() {
   if (variable != nullptr) set_by_user = variable;
   if (overlay != options_.environment.end()) set_by_user = overlay->second;
   const auto threads =
-      choose_threads(set_by_user, host::usable_cpus(), options_.num_processes * options_.ranks_per_process);
+      choose_threads(set_by_user, host::usable_cpus(), options_.num_processes * options_.ranks_per_process,
+                     options_.most_threads_per_rank);
   omp_num_threads_ = threads.value;
   if (threads.message.empty()) return;
   threads.is_warning ? warn(threads.message) : notice(threads.message);

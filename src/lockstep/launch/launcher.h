@@ -21,6 +21,7 @@ struct LaunchOptions {
   std::vector<std::string> command;  ///< program and arguments, the same for every rank
   int num_processes = 1;
   int ranks_per_process = 1;  ///< threads that train at once in each process: they share its part of the CPUs
+  std::optional<int> most_threads_per_rank;  ///< where more would slow the ranks down; a user's OMP_NUM_THREADS wins
   std::map<std::string, std::string> environment;  ///< added to every rank's
   StoreServer store_server = StoreServer::kWorkerProcess;
   std::filesystem::path worker_program;          ///< path of lockstep-worker, for kWorkerProcess

@@ -330,6 +330,9 @@ TEST(Threads, BR012_FloorOfUsableCpusPerProcessUnlessSet) {
   EXPECT_EQ(choose_threads({}, 6, 8).value, 1);
   EXPECT_EQ(choose_threads({}, 56, 8).value, 7);
   EXPECT_THAT(choose_threads({}, 6, 4).message, HasSubstr("OMP_NUM_THREADS=1"));
+  EXPECT_EQ(choose_threads({}, 6, 2, 1).value, 1);
+  EXPECT_EQ(choose_threads({}, 6, 6, 2).value, 1);
+  EXPECT_FALSE(choose_threads("4", 6, 2, 1).value);
   EXPECT_FALSE(choose_threads("4", 6, 2).value);
   EXPECT_EQ(choose_threads("4", 6, 2).message, "");
   for (const char* flagged : {"", "0"}) {

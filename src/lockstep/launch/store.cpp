@@ -114,7 +114,10 @@ std::optional<StoreProcess> start_store(const std::filesystem::path& program, co
     if (left.count() <= 0) break;
     if (::poll(fds, 2, static_cast<int>(left.count())) < 0) continue;
     if (fds[1].revents != 0) break;
-    if ((fds[0].revents & POLLIN) != 0) break;
+    if ((fds[0].revents & POLLIN) != 0) {
+      last_words(ready.read.get());  // the word that it serves is for us, not for the console
+      break;
+    }
     if ((fds[0].revents & POLLHUP) == 0) continue;
     // It has closed its standard output, which a process does at its end.
     int status = 0;

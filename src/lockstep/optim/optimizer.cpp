@@ -52,7 +52,8 @@ void SGD::step(double lr, double gradient_scale) {
     std::vector<at::Tensor> momentum;
     if (momentum_buffer_.defined()) momentum.push_back(momentum_buffer_);
     at::_fused_sgd_({values}, {arena_->gradients()}, momentum, options_.weight_decay, options_.momentum, lr,
-                    options_.dampening, options_.nesterov, /*maximize=*/false, first_step);
+                    options_.dampening, options_.nesterov, /*maximize=*/false,
+                    first_step && momentum_buffer_.defined());
     return;
   }
   const kernels::SgdStep step{.lr = lr,
