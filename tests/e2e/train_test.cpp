@@ -1,7 +1,9 @@
 // `lockstep train` and `compare` on real Fashion-MNIST, as a user runs them.
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -43,10 +45,12 @@ class Train : public ::testing::Test {
  protected:
   fs::path path(const std::string& name) const { return folder_.path() / name; }
 
-  // A run of its own folder that must succeed.
-  nlohmann::json train(const std::string& name, const Words& words) {
-    const auto finished = run(Words{"train", "--data", "fashion-mnist", "--device", "cpu", "--json", "--run-dir",
-                                    path(name).string(), "--dump-final", path(name + ".safetensors").string()} +
+  // A run of its own folder that must succeed; on Fashion-MNIST unless the words say otherwise.
+  nlohmann::json train(const std::string& name, Words words) {
+    if (std::find(words.begin(), words.end(), "--data") == words.end())
+      words = words + Words{"--data", "fashion-mnist"};
+    const auto finished = run(Words{"train", "--device", "cpu", "--json", "--run-dir", path(name).string(),
+                                    "--dump-final", path(name + ".safetensors").string()} +
                               words);
     EXPECT_EQ(finished.exit_code, 0) << finished.err;
     return finished.exit_code == 0 ? finished.document() : nlohmann::json();
@@ -147,6 +151,61 @@ TEST_F(Train, DamagedCheckpointIsNamedAndTheOlderOneUsed) {
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_EQ(finished.document()["resumed_from_step"], 20);
   EXPECT_NE(finished.err.find("step_30/model.safetensors"), std::string::npos) << finished.err;
+}
+
+// The run ends at --epochs also when the global batch changes at a resume.
+TEST_F(Train, AResumeWithAnotherGlobalBatchEndsAtThePlannedEpoch) {
+  const Words words{"--model", "mlp", "--data", "synthetic:1x9x9:128", "--save-every", "1", "--eval-every", "0"};
+  const auto resumed = [&](const std::string& name, const Words& first, const Words& then) {
+    train(name, words + Words{"--epochs", "2"} + first);
+    const auto document = train(name, words + Words{"--epochs", "4", "--resume", "auto"} + then);
+    std::vector<int> epochs;
+    for (const auto& epoch : document["epochs"]) epochs.push_back(epoch["epoch"]);
+    return epochs;
+  };
+  const std::vector<int> remaining{3, 4};
+  EXPECT_EQ(resumed("more_ranks", {"--batch-size", "8"}, {"--batch-size", "8", "--nproc", "2"}), remaining);
+  EXPECT_EQ(
+      resumed("fewer_ranks", {"--batch-size", "8", "--nproc", "2"}, {"--batch-size", "8", "--strategy", "single"}),
+      remaining);
+  EXPECT_EQ(resumed("smaller_batch", {"--batch-size", "8"}, {"--batch-size", "4"}), remaining);
+}
+
+TEST_F(Train, ResumeRefusesOtherDataAndFoldersOfDamagedCheckpoints) {
+  const Words words{"train",        "--model", "mlp",       "--device",          "cpu",
+                    "--save-every", "1",       "--run-dir", path("run").string()};
+  ASSERT_EQ(run(words + Words{"--data", "synthetic:1x9x9:128", "--epochs", "1"}).exit_code, 0);
+  const auto other = run(words + Words{"--data", "synthetic:1x9x9:64", "--epochs", "2", "--resume", "auto"});
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_NE(other.err.find("128 samples"), std::string::npos) << other.err;
+  const auto model = path("run") / "checkpoints" / "step_4" / "model.safetensors";
+  ASSERT_TRUE(fs::exists(model));
+  fs::resize_file(model, 10);
+  const auto damaged = run(words + Words{"--data", "synthetic:1x9x9:128", "--epochs", "2", "--resume", "auto"});
+  EXPECT_EQ(damaged.exit_code, 1);
+  EXPECT_NE(damaged.err.find("all 1 checkpoints are damaged"), std::string::npos) << damaged.err;
+}
+
+TEST_F(Train, ADivergingRunKeepsItsLastGoodCheckpoint) {
+  const auto finished = run({"train", "--model", "mlp", "--device", "cpu", "--data", "synthetic:1x28x28:2000", "--lr",
+                             "1e30", "--save-steps", "1", "--keep", "1", "--run-dir", path("run").string(), "--json"});
+  EXPECT_EQ(finished.exit_code, 1);
+  EXPECT_TRUE(fs::exists(path("run") / "checkpoints" / "step_1" / "MANIFEST.json"));
+  EXPECT_FALSE(fs::exists(path("run") / "checkpoints" / "step_10"));
+}
+
+TEST_F(Train, ADeviceIsNotReplacedByTheFinalWeights) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  const auto finished = run({"train", "--model", "mlp", "--device", "cpu", "--data", "synthetic:1x9x9:64", "--epochs",
+                             "1", "--dump-final", path("pipe").string(), "--run-dir", path("run").string()});
+  EXPECT_NE(finished.exit_code, 0);
+  EXPECT_TRUE(fs::is_fifo(path("pipe")));
+}
+
+TEST_F(Train, OutputThatCannotBeWrittenIsAnError) {
+  Command full({"-c", text(Command::binary(), " doctor --json > /dev/full")}, Command::Terminal::kNone, "/bin/sh");
+  EXPECT_EQ(full.wait(), 1);
+  EXPECT_NE(full.err().find("standard output could not be written"), std::string::npos) << full.err();
 }
 
 // BR-055: the score does not depend on the number of ranks.

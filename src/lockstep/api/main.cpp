@@ -98,6 +98,8 @@ void run_body(api::RankContext& context, const std::function<void(Session&)>& bo
   Session session(context);
   try {
     body(session);
+  } catch (const Stopped&) {
+    // The signal's number becomes the exit code.
   } catch (...) {
     context.enter_collective();
     throw;
@@ -128,9 +130,11 @@ void check_same_seed(comm::Communicator& communicator, std::uint64_t seed) {
   }
 }
 
-void run_ranks(const ProgramOptions& options, World world, const api::StopSignals& signals,
-               const std::function<void(Session&)>& body) {
+// Runs the ranks of this process and returns the signal that asked them to stop, or 0. Signals are remembered only once
+// the job is together: a rank that still waits for its peers ends at once, as any program does.
+int run_ranks(const ProgramOptions& options, World world, const std::function<void(Session&)>& body) {
   if (options.strategy == "dp" && options.nproc > 1) {
+    const api::StopSignals signals;
     api::StartTurn turn;
     api::run_rank_threads(options.nproc, [&](int rank, comm::Communicator& communicator) {
       World thread_world = world;
@@ -141,13 +145,15 @@ void run_ranks(const ProgramOptions& options, World world, const api::StopSignal
       context.start_turn = &turn;
       run_body(context, body);
     });
-    return;
+    return signals.signal();
   }
   auto job = c10d::connect_job(world, {});
+  const api::StopSignals signals;
   auto context = make_context(options, world, signals);
   context.communicator = job.communicator.get();
   check_same_seed(*job.communicator, options.seed);
   run_body(context, body);
+  return signals.signal();
 }
 
 }  // namespace
@@ -160,13 +166,8 @@ int main(int argc, char** argv, const std::function<void(Session&)>& body) {
     check_started_once(options, world);
     if (options.nproc > 1 && options.strategy == "ddp") return launch_self(options);
     if (world.size > 1) who = text("rank ", world.rank, ": ");
-    const api::StopSignals signals;
-    try {
-      run_ranks(options, world, signals, body);
-    } catch (const Stopped&) {
-      return 128 + signals.signal();
-    }
-    return signals.signal() == 0 ? 0 : 128 + signals.signal();
+    const int signal = run_ranks(options, world, body);
+    return signal == 0 ? 0 : 128 + signal;
   } catch (const Error& error) {
     log::error(text(who, error.what()));
     return error.exit_code();

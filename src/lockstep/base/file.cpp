@@ -127,6 +127,11 @@ void write_file_atomic(const fs::path& path, std::string_view content) {
 }
 
 void write_file_atomic(const fs::path& path, std::span<const std::string_view> pieces) {
+  std::error_code unknown;
+  const auto present = fs::status(path, unknown);
+  if (fs::exists(present) && !fs::is_regular_file(present)) {
+    throw SystemError(text(path.string(), ": is no regular file; it is left as it is"));
+  }
   static std::atomic<unsigned> counter{0};
   std::uint64_t needed_bytes = 0;
   for (const auto piece : pieces) needed_bytes += piece.size();

@@ -81,7 +81,7 @@ std::string read_file(const std::filesystem::path& path);
 
 /// Writes a file so that a crash leaves either the old or the new content under `path`: a temporary file in the same
 /// folder, fsync, rename, fsync of the folder. Throws SystemError that names the path, the bytes needed and the bytes
-/// free; the temporary file is removed then.
+/// free; the temporary file is removed then. A device, pipe or folder under that name is refused.
 void write_file_atomic(const std::filesystem::path& path, std::string_view content);
 void write_file_atomic(const std::filesystem::path& path, std::span<const std::string_view> pieces);
 

@@ -21,7 +21,7 @@ class Reader {
     const auto word = environment_(name);
     if (!word) {
       if (fallback) return *fallback;
-      throw ConfigError(text("RANK or WORLD_SIZE is set but ", name, " is not"),
+      throw ConfigError(text(name, " is not set although others of a launcher's variables (RANK, WORLD_SIZE) are"),
                         "start the program with `lockstep run`, torchrun or without any of these variables");
     }
     long long value = 0;

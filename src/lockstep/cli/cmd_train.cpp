@@ -46,8 +46,8 @@ void print_end(const config::TrainRequest& request, const TrainOutcome& outcome,
   const config::TrainPlan& plan = request.plan;
   const std::string sha = outcome.summary.weights_sha256();
   const std::string cost = cost_text(plan, outcome.wall.count());
-  std::string line = text(outcome.document["exit"].get<std::string>(), " at step ", outcome.summary.steps(), " after ",
-                          format_duration(outcome.wall));
+  std::string line = text(outcome.document["exit"].get<std::string>(), " at step ", outcome.document["steps"].dump(),
+                          " after ", format_duration(outcome.wall));
   if (!cost.empty()) line += text(", ", cost);
   if (!sha.empty()) line += text(", weights sha256 ", sha.substr(0, 12));
   console.line(line);

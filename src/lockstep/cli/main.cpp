@@ -1,5 +1,8 @@
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -43,14 +46,35 @@ int dispatch(const Arguments& args) {
 
 }  // namespace lockstep::cli
 
-int main(int argc, char** argv) {
+namespace {
+
+// 2 is the code of errors before anything was started, the machine's refusals (a full disk, a path too long) included.
+int run(int argc, char** argv) {
   try {
     return lockstep::cli::dispatch({argv + 1, argv + argc});
+  } catch (const lockstep::SystemError& error) {
+    lockstep::log::error(error.what());
+    return 2;
   } catch (const lockstep::Error& error) {
     lockstep::log::error(error.what());
     return error.exit_code();
+  } catch (const std::filesystem::filesystem_error& error) {
+    lockstep::log::error(error.what());
+    return 2;
   } catch (const std::exception& error) {
     lockstep::log::error(error.what());
     return 1;
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // A reader that has had enough (`| head`) is no reason to end a training run.
+  std::signal(SIGPIPE, SIG_IGN);
+  const int code = run(argc, argv);
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  if (errno != EPIPE) lockstep::log::error("standard output could not be written: what was asked for is incomplete");
+  return code == 0 && errno != EPIPE ? 1 : code;
 }

@@ -166,6 +166,10 @@ TrainOutcome run_train_job(const config::TrainRequest& request, RunFolder& folde
         .stopped_by_signal = result.stop_signal != 0,
         .failure = result.first_failure ? failure_document(*result.first_failure) : json(nullptr)};
     outcome.document = outcome.summary.document(end, request.plan.run_dir.string());
+    // Steps are logged now and then; the board knows how far a rank that failed had come.
+    if (result.first_failure && result.first_failure->step && *result.first_failure->step > outcome.summary.steps()) {
+      outcome.document["steps"] = *result.first_failure->step;
+    }
     if (const auto amount = cost(request.plan, outcome.wall.count())) {
       outcome.document["cost"] = *amount;
       outcome.document["currency"] = request.plan.currency;

@@ -109,8 +109,16 @@ DatasetPair open_dataset(std::string_view spec, std::uint64_t seed) {
             draw_split(parsed, gratings, parsed.num_train, parsed.num_eval)};
   }
   auto eval = std::async(std::launch::async, [&] { return read_split(parsed, Split::kEval); });
-  auto train = read_split(parsed, Split::kTrain);
-  return {std::move(train), eval.get()};
+  DatasetPair pair{read_split(parsed, Split::kTrain), nullptr};
+  pair.eval = eval.get();
+  if (pair.train->pixels.sizes().slice(1) != pair.eval->pixels.sizes().slice(1)) {
+    const auto shape = [](const ImageDataset& set) {
+      return text(set.channels(), "x", set.height(), "x", set.width());
+    };
+    throw DataError(text(parsed.folder.string(), ": training images are ", shape(*pair.train), ", evaluation images ",
+                         shape(*pair.eval), ": expected one shape"));
+  }
+  return pair;
 }
 
 DatasetPtr fashion_mnist(const std::filesystem::path& folder, Split split) {

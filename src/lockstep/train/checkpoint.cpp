@@ -16,7 +16,7 @@ namespace lockstep::train {
 
 // Not in the unnamed namespace below: the JSON library finds it through RunState's namespace.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunState, step, epoch, samples_in_epoch, epoch_loss_sum, epoch_loss_samples, model,
-                                   data, optimizer, precision, seed, world_size, global_batch)
+                                   data, optimizer, precision, seed, dataset_size, world_size, global_batch)
 
 namespace fs = std::filesystem;
 
@@ -145,14 +145,17 @@ Checkpoint load_checkpoint(const fs::path& path) {
 }
 
 std::optional<Checkpoint> load_newest_checkpoint(const fs::path& folder) {
-  for (const auto& path : checkpoint_folders(folder)) {
+  const auto folders = checkpoint_folders(folder);
+  for (const auto& path : folders) {
     try {
       return load_checkpoint(path);
     } catch (const Error& error) {
       log::warning(text("checkpoint skipped: ", error.what()));
     }
   }
-  return std::nullopt;
+  if (folders.empty()) return std::nullopt;
+  throw CheckpointError(text(folder.string(), ": all ", folders.size(), " checkpoints are damaged"),
+                        "--overwrite starts afresh and removes them");
 }
 
 std::vector<optim::NamedTensor> optimizer_tensors(optim::Optimizer& optimizer, const optim::ParameterArena& arena) {

@@ -23,6 +23,7 @@ struct RunState {
   std::string optimizer;
   std::string precision;
   std::uint64_t seed = 0;
+  std::int64_t dataset_size = 0;  ///< training samples
   int world_size = 1;
   std::int64_t global_batch = 0;
 };
@@ -52,7 +53,7 @@ SavedCheckpoint save_checkpoint(const std::filesystem::path& folder, const Check
 Checkpoint load_checkpoint(const std::filesystem::path& path);
 
 /// The newest complete checkpoint in `folder` by step that loads; damaged ones are skipped with a warning that names
-/// them. nullopt when there is none.
+/// them. nullopt when there is none. Throws CheckpointError when there are some and every one is damaged.
 std::optional<Checkpoint> load_newest_checkpoint(const std::filesystem::path& folder);
 
 /// Optimizer state by parameter name, as views into the flat state.

@@ -73,7 +73,7 @@ std::optional<Checkpoint> find_checkpoint(const config::TrainPlan& plan) {
   return load_checkpoint(plan.resume);
 }
 
-void check_resumable(const config::TrainPlan& plan, const RunState& state, int world_size) {
+void check_resumable(const config::TrainPlan& plan, const RunState& state, int world_size, std::int64_t dataset_size) {
   const auto refuse = [](std::string_view what, std::string_view saved, std::string_view planned) {
     throw CheckpointError(text("the checkpoint was trained with ", what, " ", saved, ", this run asks for ", planned),
                           "resume with the same setting, or start afresh with --resume none --overwrite");
@@ -82,6 +82,10 @@ void check_resumable(const config::TrainPlan& plan, const RunState& state, int w
   if (state.optimizer != plan.optimizer) refuse("--optimizer", state.optimizer, plan.optimizer);
   if (state.precision != plan.precision) refuse("--precision", state.precision, plan.precision);
   if (state.seed != plan.seed) refuse("--seed", text(state.seed), text(plan.seed));
+  // The folder may have moved; another number of samples is another order, in which the position means nothing.
+  if (state.dataset_size != dataset_size) {
+    refuse("--data", text(state.data, " (", state.dataset_size, " samples)"), text(plan.data, " (", dataset_size, ")"));
+  }
   if (state.samples_in_epoch % (plan.batch_size * world_size) != 0) {
     throw CheckpointError(
         text("the checkpoint stands after ", state.samples_in_epoch, " samples of epoch ", state.epoch + 1,

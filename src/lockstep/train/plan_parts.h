@@ -27,7 +27,7 @@ void set_precision(const config::TrainPlan& plan);
 std::optional<Checkpoint> find_checkpoint(const config::TrainPlan& plan);
 
 /// Throws CheckpointError when the run cannot go on from `state` under this plan, naming what differs.
-void check_resumable(const config::TrainPlan& plan, const RunState& state, int world_size);
+void check_resumable(const config::TrainPlan& plan, const RunState& state, int world_size, std::int64_t dataset_size);
 
 /// The CPU generator's state of every rank, on every rank. A collective.
 std::vector<at::Tensor> gather_random_states(comm::Communicator& communicator);

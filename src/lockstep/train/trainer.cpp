@@ -29,6 +29,10 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxBadSteps = 10;  // non-finite losses in a row before a run counts as diverged
 
+std::int64_t steps_for(std::int64_t num_batches, const config::TrainPlan& plan) {
+  return (num_batches + plan.accumulate - 1) / plan.accumulate;
+}
+
 std::uint64_t own_peak_memory_bytes() {
   const auto memory = host::process_memory();
   return memory ? memory->peak_resident_bytes : 0;
@@ -48,8 +52,9 @@ class Trainer {
         communicator_(*inputs_.communicator),
         device_(prepare_device(plan_.device, device_index(plan_, inputs_.local_rank), communicator_.size())),
         loader_(inputs_.data.train, loader_options(plan_, communicator_)),
-        steps_per_epoch_((loader_.batches_per_epoch() + plan_.accumulate - 1) / plan_.accumulate),
-        total_steps_(std::min(plan_.epochs * steps_per_epoch_, plan_.max_steps.value_or(INT64_MAX))) {
+        steps_per_epoch_(steps_for(loader_.batches_per_epoch(), plan_)),
+        checkpoint_(find_checkpoint(plan_)),
+        total_steps_(planned_steps()) {
     set_precision(plan_);
     inputs_.model->to(device_, dtype_of(plan_));
     if (plan_.init_from) {
@@ -62,7 +67,7 @@ class Trainer {
   }
 
   TrainOutcome run() {
-    resume();
+    if (checkpoint_) resume();
     write_run_start();
     TrainExit exit = TrainExit::kCompleted;
     while (exit == TrainExit::kCompleted && engine_->num_steps() < total_steps_) exit = train_epoch();
@@ -70,11 +75,29 @@ class Trainer {
   }
 
  private:
+  std::int64_t samples_per_batch() const { return plan_.batch_size * communicator_.size(); }
+
+  // The run's last optimizer step, counted from its very beginning. The global batch may have changed at a resume, so
+  // the steps behind us are those of the checkpoint and the epochs before us count at this run's batch.
+  std::int64_t planned_steps() const {
+    std::int64_t steps = plan_.epochs * steps_per_epoch_;
+    if (checkpoint_) {
+      const RunState& state = checkpoint_->state;
+      check_resumable(plan_, state, communicator_.size(), inputs_.data.train->size());
+      steps = state.step;
+      if (state.epoch < plan_.epochs) {
+        const std::int64_t batches_done = state.samples_in_epoch / samples_per_batch();
+        steps += steps_for(loader_.batches_per_epoch() - batches_done, plan_);
+        steps += (plan_.epochs - state.epoch - 1) * steps_per_epoch_;
+      }
+    }
+    return std::min(steps, plan_.max_steps.value_or(INT64_MAX));
+  }
+
   // One epoch, or what is left of it after a resume.
   TrainExit train_epoch() {
     const auto start = Clock::now();
-    const std::int64_t per_batch = plan_.batch_size * communicator_.size();
-    const std::int64_t first_batch = samples_in_epoch_ / per_batch;
+    const std::int64_t first_batch = samples_in_epoch_ / samples_per_batch();
     double samples_here = 0;
     std::int64_t steps_here = 0;
     int in_window = 0;
@@ -208,25 +231,25 @@ class Trainer {
   }
 
   void resume() {
-    const auto checkpoint = find_checkpoint(plan_);
-    if (!checkpoint) return;
-    const auto& state = checkpoint->state;
-    check_resumable(plan_, state, communicator_.size());
-    copy_by_name(state_tensors(*inputs_.model), checkpoint->model, "checkpoint, model");
-    copy_by_name(optimizer_tensors(*optimizer_, engine_->arena()), checkpoint->optimizer, "checkpoint, optimizer");
+    const auto& state = checkpoint_->state;
+    copy_by_name(state_tensors(*inputs_.model), checkpoint_->model, "checkpoint, model");
+    copy_by_name(optimizer_tensors(*optimizer_, engine_->arena()), checkpoint_->optimizer, "checkpoint, optimizer");
     engine_->set_num_steps(state.step);
     engine_->losses().reset(state.epoch_loss_sum, state.epoch_loss_samples);
     epoch_ = state.epoch;
     samples_in_epoch_ = state.samples_in_epoch;
     resumed_from_step_ = state.step;
     const auto rank = static_cast<std::size_t>(communicator_.rank());
-    if (rank < checkpoint->random_states.size()) {
+    if (rank < checkpoint_->random_states.size()) {
       at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
-      generator.set_state(checkpoint->random_states[rank]);
+      generator.set_state(checkpoint_->random_states[rank]);
     }
+    checkpoint_.reset();
   }
 
   void save() {
+    // Weights behind a loss that is not finite would push out the last good checkpoint. All ranks see the same loss.
+    if (bad_steps_ > 0) return;
     auto random_states = gather_random_states(communicator_);
     if (communicator_.rank() == 0) save_on_rank_zero(std::move(random_states));
     communicator_.barrier();
@@ -245,6 +268,7 @@ class Trainer {
                         .optimizer = plan_.optimizer,
                         .precision = plan_.precision,
                         .seed = plan_.seed,
+                        .dataset_size = inputs_.data.train->size(),
                         .world_size = communicator_.size(),
                         .global_batch = plan_.global_batch()};
     checkpoint.model = state_tensors(*inputs_.model);
@@ -296,6 +320,7 @@ class Trainer {
   const at::Device device_;
   data::Loader loader_;
   const std::int64_t steps_per_epoch_;
+  std::optional<Checkpoint> checkpoint_;  // until it has been taken over
   const std::int64_t total_steps_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<parallel::Strategy> strategy_;

@@ -48,8 +48,8 @@ train::TrainerInputs common_inputs(const config::TrainPlan& plan, const data::Da
 }
 
 // Replicas draw their weights from one process-wide generator: they are made one after the other, before the threads.
-void train_in_threads(const config::TrainPlan& plan, const data::DatasetPair& data, const api::StopSignals& signals,
-                      telemetry::EventWriter& events) {
+void train_in_threads(const config::TrainPlan& plan, const data::DatasetPair& data, telemetry::EventWriter& events) {
+  const api::StopSignals signals;
   std::vector<std::shared_ptr<models::Model>> replicas;
   for (int rank = 0; rank < plan.nproc; ++rank) replicas.push_back(seeded_model(plan, *data.train));
   api::run_rank_threads(plan.nproc, [&](int rank, comm::Communicator& communicator) {
@@ -64,8 +64,9 @@ void train_in_threads(const config::TrainPlan& plan, const data::DatasetPair& da
 }
 
 void train_as_rank(const config::TrainPlan& plan, const World& world, const data::DatasetPair& data,
-                   const api::StopSignals& signals, telemetry::EventWriter* events) {
+                   telemetry::EventWriter* events) {
   auto job = c10d::connect_job(world, {});
+  const api::StopSignals signals;  // not before: a rank that waits for its peers ends at once
   auto inputs = common_inputs(plan, data, signals);
   inputs.model = seeded_model(plan, *data.train);
   inputs.communicator = job.communicator.get();
@@ -80,16 +81,15 @@ void train_as_rank(const config::TrainPlan& plan, const World& world, const data
 int train(const std::filesystem::path& plan_file) {
   const auto plan = read_plan(plan_file);
   const World world = world_from_environment(process_environment());
-  const api::StopSignals signals;
   if (plan.device == "cuda") train::prepare_device(plan.device, 0, world.size);  // first of all: see load_cuda()
   const auto data = data::open_dataset(plan.data, plan.seed);
   std::optional<telemetry::EventWriter> events;
   if (world.is_main()) events.emplace(plan.run_dir / "events.jsonl");
   try {
     if (plan.strategy == "dp" && plan.nproc > 1) {
-      train_in_threads(plan, data, signals, *events);
+      train_in_threads(plan, data, *events);
     } else {
-      train_as_rank(plan, world, data, signals, events ? &*events : nullptr);
+      train_as_rank(plan, world, data, events ? &*events : nullptr);
     }
   } catch (const std::exception& error) {
     if (events) events->write("run_end", {{"exit", "failed"}, {"message", error.what()}});
