@@ -12,34 +12,13 @@
 
 #include <nlohmann/json.hpp>
 
-#include "e2e/launcher_command.h"
+#include "e2e/train_command.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
 #include "lockstep/formats/safetensors.h"
 
 namespace lockstep::e2e {
 namespace {
-
-namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
-
-Words operator+(Words left, const Words& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
-}
-
-struct Finished {
-  int exit_code = 0;
-  std::string out;
-  std::string err;
-  nlohmann::json document() const { return nlohmann::json::parse(out); }
-};
-
-Finished run(const Words& words) {
-  Command command(words);
-  const int exit_code = command.wait();
-  return {exit_code, command.out(), command.err()};
-}
 
 class Train : public ::testing::Test {
  protected:

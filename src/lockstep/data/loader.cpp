@@ -115,7 +115,9 @@ Loader::Loader(DatasetPtr dataset, LoaderOptions options, Order order)
 }
 
 std::vector<std::int64_t> Loader::indices_of(std::int64_t epoch) const {
-  if (order_ == Order::kExactShard) return exact_shard(dataset_->size(), options_.num_replicas, options_.rank);
+  if (order_ == Order::kExactShard) {
+    return exact_shard(dataset_->size(), options_.num_replicas, options_.rank, options_.batch_size);
+  }
   return DistributedSampler(sampler_options(*dataset_, options_)).indices(epoch);
 }
 

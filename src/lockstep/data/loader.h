@@ -74,7 +74,8 @@ class Loader {
   Loader(DatasetPtr dataset, LoaderOptions options);
 
   /// For exact evaluation: no shuffling, no padding, nothing dropped; over all ranks every sample comes exactly once,
-  /// so ranks may differ by a batch and a rank may have none. `options.shuffle` and `options.drop_last` are ignored.
+  /// so ranks may differ by a batch and a rank may have none. Batch i of rank r is batch i * num_replicas + r of the
+  /// data set, whatever the world size. `options.shuffle` and `options.drop_last` are ignored.
   static Loader for_evaluation(DatasetPtr dataset, LoaderOptions options);
 
   /// Epoch `number` (from 0), from batch `first_batch` on; nothing is decoded for the batches before it. next_epoch()

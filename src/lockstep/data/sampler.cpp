@@ -1,5 +1,7 @@
 #include "lockstep/data/sampler.h"
 
+#include <algorithm>
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/types.h>
 
@@ -49,11 +51,17 @@ std::vector<std::int64_t> DistributedSampler::indices(std::int64_t epoch) const 
   return mine;
 }
 
-std::vector<std::int64_t> exact_shard(std::int64_t length, std::int64_t num_replicas, std::int64_t rank) {
+std::vector<std::int64_t> exact_shard(std::int64_t length, std::int64_t num_replicas, std::int64_t rank,
+                                      std::int64_t batch_size) {
   check_arguments(length, num_replicas, rank);
+  if (batch_size < 1) throw ConfigError(text("sampler: batch_size is ", batch_size, ", expected 1 or more"));
   std::vector<std::int64_t> mine;
-  mine.reserve(static_cast<std::size_t>(length / num_replicas + 1));
-  for (std::int64_t i = rank; i < length; i += num_replicas) mine.push_back(i);
+  const std::int64_t num_batches = (length - 1) / batch_size + 1;
+  for (std::int64_t batch = rank; batch < num_batches; batch += num_replicas) {
+    const std::int64_t begin = batch * batch_size;
+    const std::int64_t size = std::min(batch_size, length - begin);
+    for (std::int64_t i = 0; i < size; ++i) mine.push_back(begin + i);
+  }
   return mine;
 }
 

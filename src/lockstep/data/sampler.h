@@ -36,9 +36,11 @@ class DistributedSampler {
   std::int64_t num_samples_ = 0;
 };
 
-/// The part of `rank` in an exact evaluation: rank, rank + num_replicas, ... below `length`. Over all ranks every
-/// sample comes exactly once; parts differ by at most one, and may be empty. Throws ConfigError as DistributedSampler
-/// does.
-std::vector<std::int64_t> exact_shard(std::int64_t length, std::int64_t num_replicas, std::int64_t rank);
+/// The part of `rank` in an exact evaluation: of the data set cut into batches of `batch_size`, the last one maybe
+/// shorter, the batches rank, rank + num_replicas, ... Over all ranks every sample comes exactly once. The batches are
+/// the same for every num_replicas, and with them what a model makes of them, to the last bit; parts differ by at most
+/// one batch, and may be empty. Throws ConfigError as DistributedSampler does, and for a batch_size below 1.
+std::vector<std::int64_t> exact_shard(std::int64_t length, std::int64_t num_replicas, std::int64_t rank,
+                                      std::int64_t batch_size);
 
 }  // namespace lockstep::data

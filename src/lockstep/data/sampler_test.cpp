@@ -117,12 +117,15 @@ TEST(Sampler, BR055_ExactShardsCountEverySampleOnce) {
     for (const std::int64_t world : {1, 2, 3, 4, 8}) {
       std::vector<int> seen(static_cast<std::size_t>(length));
       for (std::int64_t rank = 0; rank < world; ++rank) {
-        for (const auto index : exact_shard(length, world, rank)) ++seen.at(static_cast<std::size_t>(index));
+        for (const auto index : exact_shard(length, world, rank, 256)) ++seen.at(static_cast<std::size_t>(index));
       }
       EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), length) << length << " on " << world;
     }
   }
-  EXPECT_TRUE(exact_shard(2, 4, 3).empty());
+  EXPECT_TRUE(exact_shard(2, 4, 3, 1).empty());
+  EXPECT_THAT(exact_shard(11, 2, 0, 3), ElementsAre(0, 1, 2, 6, 7, 8));
+  EXPECT_THAT(exact_shard(11, 2, 1, 3), ElementsAre(3, 4, 5, 9, 10));
+  EXPECT_THAT(config_error([] { exact_shard(11, 2, 1, 0); }), HasSubstr("batch_size is 0"));
 }
 
 // What Python prints for the cases of a file "length world rank seed epoch shuffle drop_last", a line each.

@@ -16,7 +16,8 @@ namespace lockstep::telemetry {
 /// Types and their fields (docs/reference/events.md):
 ///   run_start   strategy world_size device global_batch lr steps_per_epoch resumed_from_step backend
 ///   step        step epoch loss lr samples
-///   epoch       epoch steps train_loss eval_loss eval_accuracy seconds images_per_second peak_memory_bytes
+///   epoch       epoch steps train_loss eval_loss eval_accuracy eval_correct eval_total seconds
+///               images_per_second peak_memory_bytes
 ///   checkpoint  step path seconds bytes
 ///   fault       kind message step rank
 ///   run_end     exit ("completed" | "stopped" | "failed") steps final_weights_sha256 message (of a failure)

@@ -10,8 +10,8 @@ using nlohmann::json;
 namespace {
 
 constexpr std::array<const char*, 5> kFacts{"strategy", "world_size", "device", "global_batch", "lr"};
-constexpr std::array<const char*, 8> kEpochFields{"epoch",         "steps",   "train_loss",        "eval_loss",
-                                                  "eval_accuracy", "seconds", "images_per_second", "peak_memory_bytes"};
+constexpr std::array kEpochFields{"epoch",        "steps",      "train_loss", "eval_loss",         "eval_accuracy",
+                                  "eval_correct", "eval_total", "seconds",    "images_per_second", "peak_memory_bytes"};
 
 std::int64_t integer(const json& event, const char* field, std::int64_t fallback) {
   const auto found = event.find(field);

@@ -1,6 +1,7 @@
 #include "lockstep/train/evaluate.h"
 
-#include <array>
+#include <numeric>
+#include <vector>
 
 #include <torch/torch.h>
 
@@ -9,26 +10,35 @@ namespace lockstep::train {
 EvaluationResult evaluate(data::Loader& loader, const std::function<at::Tensor(const at::Tensor&)>& forward,
                           comm::Communicator& communicator) {
   const torch::NoGradGuard no_grad;
-  at::Tensor loss_sum, correct;
+  const auto ranks = loader.options().num_replicas, rank = loader.options().rank;
+  const auto num_batches = (loader.dataset().size() - 1) / loader.options().batch_size + 1;
+  std::vector<at::Tensor> losses;  // of each batch; read at the end, so that a GPU is not waited for at every batch
+  at::Tensor correct;
   double samples = 0;
   for (const auto& batch : loader) {
     const auto logits = forward(batch.input);
     const auto target = batch.target.to(logits.device());
-    const auto loss = at::cross_entropy_loss(logits, target, {}, at::Reduction::Sum).to(at::kDouble);
+    losses.push_back(at::cross_entropy_loss(logits.to(at::kDouble), target, {}, at::Reduction::Sum));
     const auto hits = logits.argmax(1).eq(target).sum();
-    loss_sum = loss_sum.defined() ? loss_sum.add_(loss) : loss;
     correct = correct.defined() ? correct.add_(hits) : hits;
     samples += static_cast<double>(batch.size);
   }
-  std::array<double, 3> sums{samples > 0 ? loss_sum.item<double>() : 0,
-                             samples > 0 ? static_cast<double>(correct.item<std::int64_t>()) : 0, samples};
+  // The loss of each batch in a place of its own, 0 in those of other ranks: adding ranks up rounds nothing.
+  std::vector<double> sums(static_cast<std::size_t>(num_batches) + 2);
+  double* const batch_losses = sums.data() + 2;
+  if (!losses.empty()) {
+    const auto mine = at::stack(losses).cpu();
+    for (std::int64_t i = 0; i < mine.numel(); ++i) batch_losses[i * ranks + rank] = mine.const_data_ptr<double>()[i];
+    sums[0] = static_cast<double>(correct.item<std::int64_t>());
+    sums[1] = samples;
+  }
   communicator.all_reduce({sums.data(), sums.size(), comm::Dtype::kF64}, comm::ReduceOp::kSum).wait();
   EvaluationResult result;
-  result.samples = static_cast<std::int64_t>(sums[2]);
-  result.correct = static_cast<std::int64_t>(sums[1]);
+  result.correct = static_cast<std::int64_t>(sums[0]);
+  result.samples = static_cast<std::int64_t>(sums[1]);
   if (result.samples > 0) {
-    result.loss = sums[0] / sums[2];
-    result.accuracy = sums[1] / sums[2];
+    result.loss = std::accumulate(batch_losses, batch_losses + num_batches, 0.0) / sums[1];
+    result.accuracy = sums[0] / sums[1];
   }
   return result;
 }

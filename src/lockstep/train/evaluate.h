@@ -18,7 +18,9 @@ struct EvaluationResult {
 };
 
 /// Exact evaluation: each sample of the data set counts once whatever the world size; sums and counts are reduced, not
-/// means. `forward` gives logits [N, classes] for inputs [N, C, H, W]; no graph is recorded. `loader` serves this
+/// means. The losses are taken in double precision and summed batch by batch in the order of the data set, so the
+/// result is one number for every world size, as far as `forward` gives one for equal batches. `forward` gives logits
+/// [N, classes] for inputs [N, C, H, W]; no graph is recorded. `loader` is Loader::for_evaluation's and serves this
 /// rank's share. A collective when `communicator` has several ranks.
 EvaluationResult evaluate(data::Loader& loader, const std::function<at::Tensor(const at::Tensor&)>& forward,
                           comm::Communicator& communicator);

@@ -155,12 +155,16 @@ class Trainer {
                             {"train_loss", train_loss},
                             {"eval_loss", nullptr},
                             {"eval_accuracy", nullptr},
+                            {"eval_correct", nullptr},
+                            {"eval_total", nullptr},
                             {"seconds", seconds},
                             {"images_per_second", samples / seconds},
                             {"peak_memory_bytes", memory}};
       if (evaluation) {
         fields["eval_loss"] = evaluation->loss;
         fields["eval_accuracy"] = evaluation->accuracy;
+        fields["eval_correct"] = evaluation->correct;
+        fields["eval_total"] = evaluation->samples;
       }
       inputs_.events->write("epoch", std::move(fields));
     }
