@@ -102,6 +102,49 @@ TEST_P(LoaderWithWorkers, BR006_EpochsAdvanceByThemselvesInPythonsOrder) {
   EXPECT_NE(sampler.indices(0), sampler.indices(1));
 }
 
+// Printed by torch.utils.data.DistributedSampler(range(8), 2, rank) after set_epoch(epoch); batches of 2 cut it in two.
+const std::vector<std::int64_t> kEpochs[2][3] = {{{4, 7, 2, 1}, {5, 2, 7, 1}, {0, 7, 6, 1}},
+                                                 {{0, 3, 5, 6}, {4, 6, 3, 0}, {4, 2, 5, 3}}};
+
+TEST_P(LoaderWithWorkers, BR006_TheEpochReachesTheOrderInEveryWayOfUse) {
+  const auto walk = [](auto& batches) {
+    std::vector<std::int64_t> labels;
+    for (const Batch& batch : batches) {
+      EXPECT_EQ(batch.size, 2);
+      const auto more = labels_of(batch);
+      labels.insert(labels.end(), more.begin(), more.end());
+    }
+    return labels;
+  };
+  for (const int rank : {0, 1}) {
+    SCOPED_TRACE(rank);
+    const auto& expected = kEpochs[rank];
+    const auto make = [&] {
+      return Loader(numbered(8), {.batch_size = 2, .num_replicas = 2, .rank = rank, .workers = GetParam()});
+    };
+    Loader by_number = make(), by_itself = make(), looped = make(), referred_to = make(), moved_from = make();
+    Loader& reference = referred_to;
+    for (const std::int64_t epoch : {2, 0, 1, 2}) EXPECT_EQ(labels_of(by_number.epoch(epoch)), expected[epoch]);
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      EXPECT_EQ(by_itself.next_epoch_number(), epoch);
+      EXPECT_EQ(labels_of(by_itself.next_epoch()), expected[epoch]);
+      EXPECT_EQ(walk(looped), expected[epoch]) << "a loop over the loader itself";
+      EXPECT_EQ(walk(reference), expected[epoch]) << "by reference";
+    }
+    // A loader that moves on takes its epoch with it.
+    EXPECT_EQ(labels_of(moved_from.next_epoch()), expected[0]);
+    Loader moved = std::move(moved_from);
+    EXPECT_EQ(labels_of(moved.next_epoch()), expected[1]);
+    moved = std::move(by_itself);
+    EXPECT_EQ(moved.next_epoch_number(), 3);
+    EXPECT_EQ(labels_of(moved.epoch(2)), expected[2]);
+    // Starting over, also out of the middle of an epoch.
+    moved.next_epoch().next();
+    EXPECT_EQ(labels_of(moved.epoch(0)), expected[0]);
+    EXPECT_EQ(labels_of(moved.next_epoch()), expected[1]);
+  }
+}
+
 TEST_P(LoaderWithWorkers, StartsAtAnyBatch) {
   Loader loader(numbered(22), {.batch_size = 4, .seed = 5, .workers = GetParam()});
   const auto whole = labels_of(loader.epoch(2));

@@ -152,7 +152,17 @@ TEST(Sampler, EqualsPythonIn200RandomCases) {
   std::vector<SamplerOptions> cases;
   Indices epochs;
   std::string lines;
-  while (cases.size() < 200) {
+  const auto add = [&](const SamplerOptions& options, std::int64_t epoch) {
+    cases.push_back(options);
+    epochs.push_back(epoch);
+    lines += text(options.length, ' ', options.num_replicas, ' ', options.rank, ' ', options.seed, ' ', epoch, ' ',
+                  options.shuffle ? 1 : 0, ' ', options.drop_last ? 1 : 0, '\n');
+  };
+  // BR-006's own: what loader_test.cpp has as literals.
+  for (const std::int64_t epoch : {0, 1, 2}) {
+    for (const std::int64_t rank : {0, 1}) add({.length = 8, .num_replicas = 2, .rank = rank}, epoch);
+  }
+  while (cases.size() < 206) {
     SamplerOptions options{.length = 1 + draw(cases.size() % 4 == 0 ? 20 : 3000),
                            .num_replicas = 1 + draw(16),
                            .seed = random() >> 2 >> draw(62),
@@ -160,10 +170,7 @@ TEST(Sampler, EqualsPythonIn200RandomCases) {
                            .drop_last = draw(2) != 0};
     options.rank = draw(options.num_replicas);
     if (options.drop_last && options.length < options.num_replicas) continue;  // an error here, an empty list there
-    cases.push_back(options);
-    epochs.push_back(draw(50));
-    lines += text(options.length, ' ', options.num_replicas, ' ', options.rank, ' ', options.seed, ' ', epochs.back(),
-                  ' ', options.shuffle ? 1 : 0, ' ', options.drop_last ? 1 : 0, '\n');
+    add(options, draw(50));
   }
   write_file_atomic(folder.path() / "cases", lines);
   write_file_atomic(folder.path() / "script.py", kPythonScript);
