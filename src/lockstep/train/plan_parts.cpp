@@ -10,6 +10,11 @@
 
 namespace lockstep::train {
 
+int device_index(const config::TrainPlan& plan, int local_rank) {
+  const auto rank = static_cast<std::size_t>(local_rank);
+  return rank < plan.devices.size() ? plan.devices[rank] : local_rank;
+}
+
 at::ScalarType dtype_of(const config::TrainPlan& plan) {
   return plan.precision == "fp64" ? at::kDouble : at::kFloat;
 }

@@ -20,6 +20,10 @@ data::LoaderOptions eval_loader_options(const config::TrainPlan& plan, const com
 std::unique_ptr<optim::Optimizer> make_optimizer(const config::TrainPlan& plan, std::vector<at::Tensor> parameters);
 EngineOptions engine_options(const config::TrainPlan& plan, std::int64_t steps_per_epoch, std::int64_t total_steps);
 
+/// Which of the visible GPUs belongs to the process with this LOCAL_RANK: the one that --devices names for it, else the
+/// one of that number. The rank in the whole job has no say.
+int device_index(const config::TrainPlan& plan, int local_rank);
+
 /// TF32 flags of CUDA, and deterministic algorithms.
 void set_precision(const config::TrainPlan& plan);
 

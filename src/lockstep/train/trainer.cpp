@@ -38,12 +38,6 @@ std::uint64_t own_peak_memory_bytes() {
   return memory ? memory->peak_resident_bytes : 0;
 }
 
-// Which of the visible GPUs is this rank's: --devices names them, else the local rank counts.
-int device_index(const config::TrainPlan& plan, int local_rank) {
-  const auto rank = static_cast<std::size_t>(local_rank);
-  return rank < plan.devices.size() ? plan.devices[rank] : local_rank;
-}
-
 class Trainer {
  public:
   explicit Trainer(TrainerInputs inputs)
