@@ -77,7 +77,10 @@ class Command {
     reaped_ = true;
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   }
-  bool is_running() const { return ::waitpid(pid_, nullptr, WNOHANG | WNOWAIT) == 0; }
+  bool is_running() const {
+    siginfo_t ended{};  // waitpid() does not take WNOWAIT
+    return ::waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == 0;
+  }
 
   /// Everything of this command that is alive, the launcher included.
   std::vector<host::ProcessInfo> living() const {
