@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <cstdlib>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -21,6 +23,8 @@ constexpr std::uint32_t kImagesMagic = 2051;
 constexpr std::uint32_t kLabelsMagic = 2049;
 // How far a body that is too long is counted for the message.
 constexpr std::uint64_t kMaxSurplus = std::uint64_t{1} << 30;
+// Memory for a compressed body before any of it was seen; doubled as it comes.
+constexpr std::size_t kFirstRoom = std::size_t{16} << 20;
 
 std::uint32_t big_endian(const std::byte* bytes) {
   std::uint32_t value = 0;
@@ -35,16 +39,26 @@ std::string hexadecimal(std::uint32_t value) {
   return out;
 }
 
+// A page may begin with a byte-order mark and with blank lines.
+bool looks_like_html(std::string_view beginning) {
+  if (beginning.starts_with("\xef\xbb\xbf")) beginning.remove_prefix(3);
+  return trim(beginning).starts_with('<');
+}
+
 // What a wrong magic number usually means.
-std::string guess_cause(std::uint32_t found, std::uint32_t expected, bool gunzipped) {
+std::string guess_cause(std::uint32_t found, std::uint32_t expected, std::string_view beginning, bool gunzipped) {
   if (found >> 16 == 0x1f8b) return "the file is gzip-compressed twice: run gunzip on it once";
   if (found == kLabelsMagic && expected == kImagesMagic) return "this is a label file: images and labels are swapped";
   if (found == kImagesMagic && expected == kLabelsMagic) return "this is an image file: images and labels are swapped";
-  const std::uint32_t first = found >> 24;
-  if (first == '<') return "this looks like an HTML page, such as a download that failed: download the file again";
-  if (first == 'P' && (found >> 16 & 0xff) == 'K') return "this is a ZIP archive: unpack it first";
+  if (looks_like_html(beginning))
+    return "this looks like an HTML page, such as a download that failed: download the file again";
+  if (beginning.starts_with("PK")) return "this is a ZIP archive: unpack it first";
   return gunzipped ? "the compressed content is no IDX file of bytes" : "this is no IDX file of bytes";
 }
+
+struct Free {
+  void operator()(std::uint8_t* memory) const noexcept { std::free(memory); }
+};
 
 struct Body {
   std::array<std::int64_t, 3> dimensions{1, 1, 1};
@@ -68,7 +82,6 @@ class Reader {
       throw DataError(text(describe(body), ", but the file ", file_.gzipped() ? "can hold at most " : "holds ", room),
                       "the file is cut off or its header is wrong: download it again");
     }
-    body.bytes = std::make_shared_for_overwrite<std::uint8_t[]>(static_cast<std::size_t>(body.size_bytes));
     fill(body);
     return body;
   }
@@ -85,8 +98,16 @@ class Reader {
     if (found != expected) {
       throw DataError(text(path_.string(), ": magic number is ", found, " (", hexadecimal(found), "), expected ",
                            expected, " (", hexadecimal(expected), ")"),
-                      guess_cause(found, expected, file_.gzipped()));
+                      guess_cause(found, expected, beginning(word), file_.gzipped()));
     }
+  }
+
+  // The first bytes of the file, of which `word` has been read.
+  std::string beginning(std::span<const std::byte> word) {
+    std::array<std::byte, 252> more;
+    const std::size_t got = file_.read(more);
+    return std::string(reinterpret_cast<const char*>(word.data()), word.size()) +
+           std::string(reinterpret_cast<const char*>(more.data()), got);
   }
 
   // Returns the size of the body in bytes.
@@ -112,9 +133,21 @@ class Reader {
     return product;
   }
 
-  void fill(const Body& body) {
+  // How much a compressed file really holds shows only on the way: memory grows with what has come, so that a header
+  // that lies costs none. realloc() moves large blocks without copying them.
+  void fill(Body& body) {
     const auto size = static_cast<std::size_t>(body.size_bytes);
-    const std::size_t got = file_.read(std::as_writable_bytes(std::span(body.bytes.get(), size)));
+    std::unique_ptr<std::uint8_t, Free> bytes;
+    std::size_t room = 0, got = 0;
+    while (got == room && got < size) {
+      room = file_.gzipped() ? std::min(size, std::max(2 * room, kFirstRoom)) : size;
+      auto* larger = static_cast<std::uint8_t*>(std::realloc(bytes.get(), room));
+      if (larger == nullptr) throw Error(text(describe(body), ": there is no memory for them"));
+      static_cast<void>(bytes.release());
+      bytes.reset(larger);
+      got += file_.read(std::as_writable_bytes(std::span(larger + got, room - got)));
+    }
+    body.bytes = std::shared_ptr<std::uint8_t[]>(bytes.release(), Free());
     if (got < size) throw DataError(text(describe(body), ", but the file holds ", got));
     const std::uint64_t surplus = file_.skip_rest(kMaxSurplus);
     if (surplus != 0) {

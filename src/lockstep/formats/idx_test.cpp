@@ -1,6 +1,13 @@
 #include "lockstep/formats/idx.h"
 
 #include <gmock/gmock.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
 
 #include "lockstep/formats/gzip.h"
 #include "lockstep/formats/test_files.h"
@@ -72,6 +79,14 @@ TEST_F(Idx, BR048_DoubleGzip) {
 TEST_F(Idx, BR048_HtmlPage) {
   EXPECT_THAT(images_error("<!DOCTYPE html><html><body>404</body></html>"),
               AllOf(HasSubstr("(0x3c21444f), expected 2051"), HasSubstr("HTML page")));
+  for (const std::string page : {"<html>", "<HTML lang=en>", "<!doctype html>", "\n<!DOCTYPE html>", "\r\n\r\n <html>",
+                                 "\xef\xbb\xbf<!DOCTYPE html>", "\n\n\n\n\n\n<html><body>404</body></html>"}) {
+    EXPECT_THAT(images_error(page), HasSubstr("HTML page")) << page;
+    EXPECT_THAT(images_error(gzip(page)), HasSubstr("HTML page")) << page;
+    const auto file = write("labels", page);
+    EXPECT_THAT(error_of([&] { read_idx_labels(file); }), HasSubstr("HTML page")) << page;
+  }
+  EXPECT_THAT(images_error("\n\n\n\n\n plain text"), HasSubstr("this is no IDX file"));
 }
 
 TEST_F(Idx, BR048_SwappedFiles) {
@@ -97,6 +112,44 @@ TEST_F(Idx, BR048_ImpossibleDimensionsTakeNoMemory) {
   EXPECT_THAT(images_error(idx_images(0x7fffffffU, 28, 28, 784)), HasSubstr("but the file holds 784"));
   EXPECT_THAT(images_error(idx_images(0x7fffffffU, 0x7fffffffU, 0x7fffffffU, 8)), HasSubstr("overflows"));
   EXPECT_THAT(images_error(gzip(idx_images(0x7fffffffU, 28, 28, 784))), HasSubstr("can hold at most"));
+}
+
+// What `body` adds to the address space of a fresh process at its worst: memory that is asked for counts, used or not.
+template <typename Body>
+[[noreturn]] void exit_with_growth_in_mib(const Body& body) {
+  const auto peak_kib = [] {
+    const std::string status = read_file("/proc/self/status");
+    return std::stoll(status.substr(status.find("VmPeak:") + 7));
+  };
+  const auto before = peak_kib();
+  try {
+    body();
+  } catch (const DataError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+  }
+  std::exit(static_cast<int>(std::min<long long>((peak_kib() - before) / 1024, 200)));
+}
+
+TEST_F(Idx, BR048_AHeaderThatPromisesTooMuchCostsNoMemory) {
+  // 1 MiB that does not compress, so that by its size alone the compressed file could hold 1 GiB.
+  std::mt19937 random(48);
+  std::string noise(std::size_t{1} << 20, '\0');
+  for (auto& byte : noise) byte = static_cast<char>(random());
+  const std::string content = idx_images(1'250'000, 28, 28, 0) + noise;  // 980,000,000 bytes are promised
+  const auto plain = write("plain", content), compressed = write("compressed", gzip(content));
+  const auto labels = write("labels", gzip(idx_labels(980'000'000, 0) + noise));
+  const auto little = [](int status) { return WIFEXITED(status) && WEXITSTATUS(status) < 64; };
+  EXPECT_EXIT(exit_with_growth_in_mib([&] { read_idx_images(plain); }), little, "promises 1250000 samples");
+  EXPECT_EXIT(exit_with_growth_in_mib([&] { read_idx_images(compressed); }), little, "but the file holds 1048576");
+  EXPECT_EXIT(exit_with_growth_in_mib([&] { read_idx_labels(labels); }), little, "but the file holds 1048576");
+}
+
+TEST_F(Idx, ReadsCompressedFilesOfAnySize) {
+  for (const std::uint32_t count : {20971U, 20972U, 64000U}) {  // 16 MiB, a little more, and twice doubled
+    const auto images = read_idx_images(write("big", gzip(idx_images(count, 20, 40, 800 * count))));
+    const std::string expected = idx_images(count, 20, 40, 800 * count).substr(16);
+    EXPECT_EQ(std::memcmp(images.pixels.get(), expected.data(), expected.size()), 0) << count;
+  }
 }
 
 TEST_F(Idx, BR048_EmptyShortMissingFolder) {
