@@ -82,6 +82,21 @@ if(NOT TARGET LibTorch::LibTorch)
   target_link_options(LibTorch::LibTorch INTERFACE ${_link_options})
 endif()
 
+# LibTorch's own OpenMP runtime, for files of ours whose at::parallel_for is to use LibTorch's threads: that header is
+# serial unless it is compiled with -fopenmp. A second runtime in one process would bring a second team of threads, so
+# only the very library that libtorch_cpu loads will do; without it such files stay serial.
+set(LibTorch_OPENMP "")
+execute_process(COMMAND ${CMAKE_READELF} -d ${LibTorch_LIB_DIR}/libtorch_cpu.so OUTPUT_VARIABLE _dynamic ERROR_QUIET)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND _dynamic MATCHES "NEEDED[^\n]*\\[(libgomp[^]\n]*)\\]")
+  set(_openmp ${CMAKE_MATCH_1})
+  find_library(_openmp_path NAMES ${_openmp} PATHS ${LibTorch_LIB_DIR} ${LibTorch_ROOT}/../torch.libs NO_DEFAULT_PATH NO_CACHE)
+  if(_openmp_path)
+    set(LibTorch_OPENMP ${_openmp_path})
+  elseif(_openmp STREQUAL "libgomp.so.1")
+    set(LibTorch_OPENMP gomp)  # the compiler's: one name, so the loader takes one library for both
+  endif()
+endif()
+
 # The interpreter that owns this LibTorch, when it came from a wheel: the parity tests run it.
 set(LOCKSTEP_PYTHON "" CACHE FILEPATH "Python with the same torch, for the parity tests")
 if(NOT LOCKSTEP_PYTHON)
@@ -91,4 +106,5 @@ if(NOT LOCKSTEP_PYTHON)
   endif()
 endif()
 
-message(STATUS "LibTorch ${LibTorch_VERSION} in ${LibTorch_ROOT} (CUDA: ${LibTorch_HAS_CUDA}; Python: ${LOCKSTEP_PYTHON})")
+message(STATUS "LibTorch ${LibTorch_VERSION} in ${LibTorch_ROOT} (CUDA: ${LibTorch_HAS_CUDA}; OpenMP: ${LibTorch_OPENMP}; "
+    "Python: ${LOCKSTEP_PYTHON})")

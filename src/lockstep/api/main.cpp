@@ -89,6 +89,7 @@ int launch_self(const ProgramOptions& options) {
   job.command[0] = std::filesystem::read_symlink("/proc/self/exe").string();
   job.num_processes = options.nproc;
   job.store_server = launch::StoreServer::kRankZero;
+  job.tune_openmp = true;
   return launch::launch(job).exit_code;
 }
 

@@ -110,6 +110,7 @@ launch::LaunchOptions launch_options(const config::TrainRequest& request, const 
   options.num_processes = plan.strategy == "ddp" ? plan.nproc : 1;
   options.ranks_per_process = plan.nproc / options.num_processes;
   options.most_threads_per_rank = most_threads(plan);
+  options.tune_openmp = true;
   options.store_server = launch::StoreServer::kRankZero;
   options.worker_program = worker;
   options.log_dir = plan.run_dir / "logs";

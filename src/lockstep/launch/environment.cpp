@@ -44,6 +44,11 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& inheri
   variables["TORCHELASTIC_ERROR_FILE"] = (job.attempt_folder / rank_text / "error.json").string();
   variables.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (job.omp_num_threads) variables["OMP_NUM_THREADS"] = text(*job.omp_num_threads);
+  if (job.tune_openmp) {
+    if (!variables.contains("GOMP_SPINCOUNT")) variables.emplace("OMP_WAIT_POLICY", "passive");
+    // LibTorch takes its number of threads from MKL, which by itself makes it one a core at most.
+    variables.emplace("MKL_DYNAMIC", "FALSE");
+  }
   variables["LOCKSTEP_LAUNCHER"] = "1";
   variables[StatusBoard::kVariable] = text(job.status_fd);
   // A launcher inside a rank of another launcher must not hand on the outer one's socket.
@@ -55,25 +60,37 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& inheri
   return entries;
 }
 
+namespace {
+
+ThreadsPerRank counted_threads(int usable_cpus, int num_ranks, std::optional<int> most) {
+  const int share = std::max(1, usable_cpus / num_ranks);
+  if (most && *most < share) {
+    return {.value = *most,
+            .message = text("OMP_NUM_THREADS=", *most, " for each rank: more threads slow steps as small as these")};
+  }
+  return {.value = share,
+          .message = text("OMP_NUM_THREADS=", share, " for each rank: ", usable_cpus, " usable CPUs / ", num_ranks,
+                          num_ranks == 1 ? " rank" : " ranks")};
+}
+
+}  // namespace
+
 ThreadsPerRank choose_threads(const std::optional<std::string>& set_by_user, int usable_cpus, int num_ranks,
-                              std::optional<int> most) {
+                              std::optional<int> most, bool replace_nonsense) {
+  if (!set_by_user) return counted_threads(usable_cpus, num_ranks, most);
+  if (!trim(*set_by_user).empty() && trim(*set_by_user) != "0") return {};
+  const std::string nonsense = text("OMP_NUM_THREADS='", *set_by_user, "' is no number of threads: ");
+  const std::string hint = "\nhint: unset it, or set it to 1 or more";
   ThreadsPerRank threads;
-  if (!set_by_user && most && *most < usable_cpus / num_ranks) {
-    threads.value = *most;
-    threads.message = text("OMP_NUM_THREADS=", *most, " for each rank: more threads slow steps as small as these");
-    return threads;
-  }
-  if (!set_by_user) {
-    threads.value = std::max(1, usable_cpus / num_ranks);
-    threads.message = text("OMP_NUM_THREADS=", *threads.value, " for each rank: ", usable_cpus, " usable CPUs / ",
-                           num_ranks, num_ranks == 1 ? " rank" : " ranks");
-    return threads;
-  }
-  if (trim(*set_by_user).empty() || trim(*set_by_user) == "0") {
-    threads.is_warning = true;
-    threads.message = text("OMP_NUM_THREADS='", *set_by_user,
-                           "' is no number of threads: libraries take it for unset and may start one thread for each "
-                           "CPU in every rank; it is passed on unchanged\nhint: unset it, or set it to 1 or more");
+  threads.is_warning = true;
+  if (replace_nonsense) {
+    threads.value = counted_threads(usable_cpus, num_ranks, most).value;
+    threads.message = text(nonsense, "it is taken for unset, which gives each rank ", *threads.value, hint);
+  } else {
+    threads.message = text(nonsense,
+                           "libraries take it for unset and may start one thread for each CPU in every rank; it is "
+                           "passed on unchanged",
+                           hint);
   }
   return threads;
 }

@@ -21,6 +21,7 @@ struct JobEnvironment {
   int status_fd = -1;                          ///< LOCKSTEP_STATUS_FD
   int store_fd = -1;                           ///< LOCKSTEP_STORE_FD, for rank 0; -1: none
   std::optional<int> omp_num_threads;          ///< nullopt: the user's own value stands
+  bool tune_openmp = false;                    ///< LaunchOptions::tune_openmp
   std::map<std::string, std::string> overlay;  ///< LaunchOptions::environment
 };
 
@@ -37,13 +38,15 @@ std::vector<std::string> inherited_environment();
 
 /// OMP_NUM_THREADS of the ranks and what to tell the user about it.
 struct ThreadsPerRank {
-  std::optional<int> value;  ///< to be set; nullopt: a user's value is there and stays
-  std::string message;       ///< empty: nothing to say
+  std::optional<int> value = std::nullopt;  ///< to be set; nullopt: a user's value is there and stays
+  std::string message = {};                 ///< empty: nothing to say
   bool is_warning = false;
 };
 
-/// floor(usable_cpus / num_ranks), at least 1 and at most `most`, unless `set_by_user` is something.
+/// floor(usable_cpus / num_ranks), at least 1 and at most `most`, unless `set_by_user` is something. A user's number is
+/// never changed; '' and '0' are flagged, and with `replace_nonsense` taken for unset: OpenMP would do the same, but
+/// complain in every process.
 ThreadsPerRank choose_threads(const std::optional<std::string>& set_by_user, int usable_cpus, int num_ranks,
-                              std::optional<int> most = std::nullopt);
+                              std::optional<int> most = std::nullopt, bool replace_nonsense = false);
 
 }  // namespace lockstep::launch

@@ -127,7 +127,7 @@ void Job::announce_threads() {
   if (overlay != options_.environment.end()) set_by_user = overlay->second;
   const auto threads =
       choose_threads(set_by_user, host::usable_cpus(), options_.num_processes * options_.ranks_per_process,
-                     options_.most_threads_per_rank);
+                     options_.most_threads_per_rank, options_.tune_openmp);
   omp_num_threads_ = threads.value;
   if (threads.message.empty()) return;
   threads.is_warning ? warn(threads.message) : notice(threads.message);
@@ -163,6 +163,7 @@ std::vector<std::string> Job::environment_of(int rank) const {
   job.status_fd = board_.fd();
   if (options_.store_server == StoreServer::kRankZero) job.store_fd = socket_.fd.get();
   job.omp_num_threads = omp_num_threads_;
+  job.tune_openmp = options_.tune_openmp;
   job.overlay = options_.environment;
   return rank_environment(inherited_environment(), job, rank);
 }

@@ -22,6 +22,11 @@ struct LaunchOptions {
   int num_processes = 1;
   int ranks_per_process = 1;  ///< threads that train at once in each process: they share its part of the CPUs
   std::optional<int> most_threads_per_rank;  ///< where more would slow the ranks down; a user's OMP_NUM_THREADS wins
+  /// For ranks on our own library: an OMP_NUM_THREADS of '' or '0' is taken for unset; MKL, and with it LibTorch, takes
+  /// just that number (MKL_DYNAMIC=FALSE); and OpenMP's idle threads sleep (OMP_WAIT_POLICY=passive) instead of
+  /// spinning, which makes steps ten times slower where something else wants the CPUs. What the user set stays. Other
+  /// programs get the user's environment as it is.
+  bool tune_openmp = false;
   std::map<std::string, std::string> environment;  ///< added to every rank's
   StoreServer store_server = StoreServer::kWorkerProcess;
   std::filesystem::path worker_program;          ///< path of lockstep-worker, for kWorkerProcess

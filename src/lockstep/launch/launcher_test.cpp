@@ -19,6 +19,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/rank_status.h"
 #include "lockstep/base/text.h"
+#include "lockstep/host/cpus.h"
 #include "lockstep/host/process.h"
 #include "lockstep/launch/environment.h"
 #include "lockstep/launch/launcher_test.h"
@@ -30,6 +31,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -338,7 +340,13 @@ TEST(Threads, BR012_FloorOfUsableCpusPerProcessUnlessSet) {
   for (const char* flagged : {"", "0"}) {
     EXPECT_FALSE(choose_threads(flagged, 6, 2).value);
     EXPECT_TRUE(choose_threads(flagged, 6, 2).is_warning);
+    const auto replaced = choose_threads(flagged, 6, 2, std::nullopt, /*replace_nonsense=*/true);
+    EXPECT_EQ(replaced.value, 3);
+    EXPECT_TRUE(replaced.is_warning);
+    EXPECT_THAT(replaced.message,
+                HasSubstr(text("OMP_NUM_THREADS='", flagged, "' is no number of threads: it is taken for unset")));
   }
+  EXPECT_FALSE(choose_threads("5", 6, 2, std::nullopt, /*replace_nonsense=*/true).value);
 }
 
 TEST(Threads, BR012_AUsersValueReachesTheRanksUnchanged) {
@@ -349,6 +357,27 @@ TEST(Threads, BR012_AUsersValueReachesTheRanksUnchanged) {
     EXPECT_THAT(outcome.out, HasSubstr(text("[rank 1] threads='", value, "'\n")));
     EXPECT_EQ(outcome.err.find("warning") != std::string::npos, std::string(value) != "4");
   }
+}
+
+TEST(Threads, BR012_OwnProgramsGetANumberForNonsense) {
+  for (const char* value : {"", "0"}) {
+    auto options = shell(2, "echo \"threads='$OMP_NUM_THREADS'\"");
+    options.tune_openmp = true;
+    options.environment["OMP_NUM_THREADS"] = value;
+    EXPECT_THAT(run(options).out, HasSubstr(text("[rank 1] threads='", std::max(1, host::usable_cpus() / 2), "'\n")));
+  }
+}
+
+TEST(Threads, OwnProgramsGetOpenMpTunedUnlessTheUserChose) {
+  const std::vector<std::string> user{"OMP_WAIT_POLICY=active"}, spins{"GOMP_SPINCOUNT=5"};
+  const std::string passive = "OMP_WAIT_POLICY=passive";
+  JobEnvironment job;
+  EXPECT_THAT(rank_environment({}, job, 0), Not(Contains(HasSubstr("OMP_WAIT_POLICY"))));
+  job.tune_openmp = true;
+  EXPECT_THAT(rank_environment({}, job, 0), AllOf(Contains(passive), Contains("MKL_DYNAMIC=FALSE")));
+  EXPECT_THAT(rank_environment({"MKL_DYNAMIC=TRUE"}, job, 0), Contains("MKL_DYNAMIC=TRUE"));
+  EXPECT_THAT(rank_environment(user, job, 0), AllOf(Contains(user[0]), Not(Contains(passive))));
+  EXPECT_THAT(rank_environment(spins, job, 0), AllOf(Contains(spins[0]), Not(Contains(passive))));
 }
 
 }  // namespace

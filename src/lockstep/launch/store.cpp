@@ -90,7 +90,9 @@ std::optional<StoreProcess> start_store(const std::filesystem::path& program, co
   Pipe errors = make_pipe();
   ChildRequest request;
   request.command = {program.string(), "store", "--fd", text(socket.fd.get())};
+  // The store computes nothing; a value that is no number would only make its OpenMP complain.
   request.environment = inherited_environment();
+  std::erase_if(request.environment, [](const auto& entry) { return entry.starts_with("OMP_NUM_THREADS="); });
   request.group = group;
   request.stdout_fd = ready.write.get();
   request.stderr_fd = errors.write.get();
