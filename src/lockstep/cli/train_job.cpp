@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "lockstep/base/error.h"
@@ -98,7 +99,13 @@ class Follower {
 // 93k images/s and two 72k, and far less where something else wants the second CPU.
 std::optional<int> most_threads(const config::TrainPlan& plan) {
   constexpr std::int64_t kSmallBatch = 128;
-  if (plan.device == "cpu" && plan.model == "mlp" && plan.batch_size <= kSmallBatch) return 1;
+  // The fused convolution shares out blocks of 16 images; threads beyond those would only be woken at each step.
+  constexpr std::int64_t kBlockImages = 16, kMost = 1024;
+  if (plan.device != "cpu") return std::nullopt;
+  if (plan.model == "mlp" && plan.batch_size <= kSmallBatch) return 1;
+  if (plan.model == "cnn" && plan.fuse != "off") {
+    return static_cast<int>(std::min(kMost, (plan.batch_size - 1) / kBlockImages + 1));
+  }
   return std::nullopt;
 }
 
