@@ -149,5 +149,27 @@ TEST(Program, AKilledRankIsNamedWithItsStep) {
   EXPECT_TRUE(command.living().empty());
 }
 
+// Without the launcher's word the others wait for five minutes.
+TEST(Program, BR082_ARankThatEndsWellWithoutJoiningEndsTheJob) {
+  for (const auto* absent : {"0", "1"}) {
+    Command command({"run", "--nproc", "3", "--", "/bin/sh", "-c",
+                     text("test $RANK = ", absent, " && exit 0; exec ", program(), " --device cpu")});
+    ASSERT_TRUE(Command::eventually([&] { return !command.is_running(); }, 60000));
+    EXPECT_EQ(command.wait(), 1) << command.err();
+    EXPECT_THAT(command.err(), HasSubstr(text("lockstep: rank ", absent, " (host ")));
+    EXPECT_THAT(command.err(), HasSubstr("failed first: exited with 0 without joining the job, while rank "));
+    EXPECT_TRUE(command.living().empty());
+  }
+}
+
+// Ranks that divide themselves into worlds of their own wait for no others.
+TEST(Program, ARankMayEndEarlyWhereTheOthersAreAWorldOfTheirOwn) {
+  Command command({"run", "--nproc", "3", "--", "/bin/sh", "-c",
+                   text("test $RANK = 2 && exit 0; test $RANK = 1 && sleep 1; "
+                        "WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 exec ",
+                        program(), " --device cpu")});
+  EXPECT_EQ(command.wait(), 0) << command.err();
+}
+
 }  // namespace
 }  // namespace lockstep::e2e

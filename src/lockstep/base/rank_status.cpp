@@ -41,4 +41,12 @@ void StatusBoard::set_step(int local_rank, std::int64_t step) {
   slot(local_rank).step_plus_one.store(step + 1, std::memory_order_relaxed);
 }
 
+Meeting StatusBoard::meeting(int local_rank) const {
+  return static_cast<Meeting>(slot(local_rank).meeting.load(std::memory_order_relaxed));
+}
+
+void StatusBoard::set_meeting(int local_rank, Meeting meeting) {
+  slot(local_rank).meeting.store(static_cast<std::int32_t>(meeting), std::memory_order_relaxed);
+}
+
 }  // namespace lockstep

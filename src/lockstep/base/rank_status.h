@@ -9,6 +9,9 @@
 
 namespace lockstep {
 
+/// How far a rank has come in meeting the other ranks of its job. Programs that never meet through us stay at kNone.
+enum class Meeting : std::int32_t { kNone = 0, kWaiting, kDone };
+
 /// A small shared-memory board on which each rank of a job shows the launcher how far it has come, so that a rank that
 /// dies of any cause, SIGKILL included, can be reported with its step. Costs a rank one relaxed store a step.
 ///
@@ -29,9 +32,15 @@ class StatusBoard {
   std::int64_t step(int local_rank) const;
   void set_step(int local_rank, std::int64_t step);
 
+  Meeting meeting(int local_rank) const;
+  void set_meeting(int local_rank, Meeting meeting);
+
+  int num_ranks() const noexcept { return static_cast<int>(memory_.size_bytes() / sizeof(Slot)); }
+
  private:
   struct alignas(64) Slot {
     std::atomic<std::int64_t> step_plus_one{0};
+    std::atomic<std::int32_t> meeting{0};
   };
   StatusBoard() = default;
   Slot& slot(int local_rank) const;

@@ -16,7 +16,8 @@ struct JobLinks {
 
 /// Meets the other ranks of `world`: through the TCPStore at master_addr:master_port, served by the launcher, by
 /// torchrun's agent, or by rank 0 (on the socket in LOCKSTEP_STORE_FD, or on one of its own). Ranks of one host then
-/// talk through shared memory. Throws CommError, TimeoutError.
+/// talk through shared memory. Shows our launcher that it waits and that it has met, so that a job in which a rank ends
+/// without coming is ended at once. Throws CommError, TimeoutError.
 JobLinks connect_job(const World& world, const comm::CommOptions& options);
 
 }  // namespace lockstep::c10d

@@ -145,6 +145,7 @@ void Job::handle_ticks() {
   const auto now = Clock::now();
   if (now >= next_tick_) {
     next_tick_ = now + kTickInterval;
+    end_if_deserted();
     if (options_.on_tick) options_.on_tick();
     for (auto& [stream, key] : rank_streams()) stream->show_redraw(now);
   }
@@ -152,6 +153,23 @@ void Job::handle_ticks() {
     // Orphans that have ended are reaped: a job of days must not fill the process table.
     next_orphan_scan_ = now + kOrphanScanInterval;
     processes_.find({});
+  }
+}
+
+// A rank that has ended well without having joined will not come: those that wait for it would wait for minutes. Only
+// ranks that say that they wait count, so a program that never meets through us is left alone.
+void Job::end_if_deserted() {
+  if (first_failure_ >= 0 || result_.stop_signal != 0) return;
+  const auto meeting = [this](std::size_t rank) { return board_.meeting(static_cast<int>(rank)); };
+  std::optional<std::size_t> waiting;
+  for (std::size_t rank = 0; rank < ranks_.size() && !waiting; ++rank) {
+    if (ranks_[rank].alive && meeting(rank) == Meeting::kWaiting) waiting = rank;
+  }
+  for (std::size_t rank = 0; waiting && rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].pid == 0 || ranks_[rank].alive || meeting(rank) != Meeting::kNone) continue;
+    deserted_rank_ = static_cast<int>(*waiting);
+    record_failure(static_cast<int>(rank));
+    return;
   }
 }
 

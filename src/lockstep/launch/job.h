@@ -78,6 +78,7 @@ class Job {
   void update_reading();
   std::vector<std::pair<RankStream*, int>> rank_streams();
   void handle_ticks();
+  void end_if_deserted();
   void take_stop_signals();
   void on_stop_signal(int signal);
   void on_rank_end(int rank);
@@ -128,6 +129,7 @@ class Job {
   int leftovers_ended_ = 0;
   bool done_ = false;
   int first_failure_ = -1;
+  int deserted_rank_ = -1;  ///< that waits for `first_failure_`, which ended well without joining; or -1
   LaunchResult result_;
 };
 

@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 
 #include "lockstep/base/text.h"
@@ -89,8 +90,10 @@ void Job::report() {
   const auto& lines = has_errors ? rank.err->last_lines() : rank.out->last_lines();
   failure.last_lines.assign(lines.begin(), lines.end());
 
-  notice(text("rank ", failure.rank, " (host ", host_name(), ", pid ", failure.pid,
-              ") failed first: ", describe_end(rank), failure.step ? text(" at step ", *failure.step) : ""));
+  notice(
+      text("rank ", failure.rank, " (host ", host_name(), ", pid ", failure.pid, ") failed first: ", describe_end(rank),
+           failure.step ? text(" at step ", *failure.step) : "",
+           deserted_rank_ >= 0 ? text(" without joining the job, while rank ", deserted_rank_, " waits for it") : ""));
   if (!lines.empty()) {
     notice(text("the last lines of its standard ", has_errors ? "error" : "output", ":"));
     for (const auto& line : lines) notice(text("    ", printable(line)));
@@ -105,7 +108,7 @@ void Job::report() {
       notice(text("rank ", i, " (pid ", other.pid, "): failed afterwards (", describe_end(other), ")"));
     }
   }
-  result_.exit_code = rank.signal != 0 ? 128 + rank.signal : rank.exit_code;
+  result_.exit_code = rank.signal != 0 ? 128 + rank.signal : std::max(1, rank.exit_code);
   result_.first_failure = std::move(failure);
 }
 
