@@ -154,6 +154,17 @@ TEST_F(Train, InputThatTheRanksRefuseLeavesNothingBehind) {
   }
 }
 
+TEST_F(Train, ARefusalOfAllRanksIsToldOnce) {
+  const CommandResult result = train({"--nproc", "3"}, "bad-data");
+  EXPECT_EQ(result.exit_code, 2);
+  const std::string message = "lockstep: error: labels: 12 is out of range\nhint: look at the labels\n";
+  const auto at = result.err.find(message);
+  ASSERT_NE(at, std::string::npos) << result.err;
+  EXPECT_EQ(result.err.substr(at + message.size()), "") << "the message is the last word";
+  EXPECT_THAT(result.err, Not(HasSubstr("failed first")));
+  EXPECT_THAT(result.out, Not(HasSubstr("failed at step")));
+}
+
 TEST_F(Train, AKilledRankIsInTheDocument) {
   const CommandResult result = train({"--nproc", "2", "--json"}, "killed");
   EXPECT_EQ(result.exit_code, 137) << result.err;

@@ -138,6 +138,16 @@ TEST(Program, BR053iv_SigtermEndsARankThatWaitsForItsPeers) {
   }
 }
 
+TEST(Program, ARefusalOfAllRanksIsToldOnce) {
+  Command command({"run", "--nproc", "2", "--", program(), "--seed", "-1"});
+  EXPECT_EQ(command.wait(), 2);
+  const std::string message = "--seed '-1': expected a whole number";
+  const std::string err = command.err();
+  EXPECT_THAT(err, HasSubstr(text("lockstep: error: ", message)));
+  EXPECT_EQ(err.find(message), err.rfind(message)) << err;
+  EXPECT_THAT(err, ::testing::Not(HasSubstr("failed first")));
+}
+
 TEST(Program, AKilledRankIsNamedWithItsStep) {
   Command command({"--nproc", "2"}, Command::Terminal::kNone, program());
   int pid = 0;

@@ -54,7 +54,7 @@ int train(const lockstep::config::TrainPlan& plan, const std::string& script) {
   auto board = lockstep::StatusBoard::from_environment();
   if (script == "silent") return 0;
   if (script == "bad-data") {
-    std::fputs("lockstep: error: labels: 12 is out of range\n", stderr);
+    lockstep::hand_over_refusal("labels: 12 is out of range\nhint: look at the labels");
     return 2;
   }
   if (script == "killed" && world.rank == world.size - 1) {

@@ -242,6 +242,8 @@ TEST_F(Train, BadDataIsRefusedWithItsPlaceAndNothingIsLeftBehind) {
         run(Words{"train", "--model", "mlp", "--device", "cpu", "--run-dir", path("refused").string()} + words);
     EXPECT_EQ(finished.exit_code, 2) << finished.err;
     EXPECT_NE(finished.err.find(place), std::string::npos) << finished.err;
+    EXPECT_EQ(finished.err.find("error: "), finished.err.rfind("error: ")) << finished.err;
+    EXPECT_EQ(finished.err.find("failed first"), std::string::npos) << finished.err;
     EXPECT_FALSE(fs::exists(path("refused")));
   };
   fs::resize_file(folder / "train-images-idx3-ubyte.gz", 1000000);

@@ -15,6 +15,7 @@
 #include "lockstep/api/stop_signals.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/rank_status.h"
 #include "lockstep/base/text.h"
 #include "lockstep/c10d/rendezvous.h"
 #include "lockstep/launch/launcher.h"
@@ -170,7 +171,8 @@ int main(int argc, char** argv, const std::function<void(Session&)>& body) {
     const int signal = run_ranks(options, world, body);
     return signal == 0 ? 0 : 128 + signal;
   } catch (const Error& error) {
-    log::error(text(who, error.what()));
+    const bool is_told = error.exit_code() == 2 && hand_over_refusal(error.what());
+    if (!is_told) log::error(text(who, error.what()));
     return error.exit_code();
   } catch (const std::exception& error) {
     log::error(text(who, error.what()));

@@ -10,6 +10,14 @@
 
 namespace lockstep {
 
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kRefusalFile = "refusal.txt";
+
+}  // namespace
+
 StatusBoard::StatusBoard(int num_ranks)
     : fd_(make_memory_file("lockstep-status", static_cast<std::size_t>(num_ranks) * sizeof(Slot))),
       memory_(MappedMemory::shared(fd_.get(), static_cast<std::size_t>(num_ranks) * sizeof(Slot))) {}
@@ -47,6 +55,26 @@ Meeting StatusBoard::meeting(int local_rank) const {
 
 void StatusBoard::set_meeting(int local_rank, Meeting meeting) {
   slot(local_rank).meeting.store(static_cast<std::int32_t>(meeting), std::memory_order_relaxed);
+}
+
+bool hand_over_refusal(std::string_view message) {
+  const char* error_file = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (std::getenv("LOCKSTEP_LAUNCHER") == nullptr || error_file == nullptr) return false;
+  try {
+    write_file_atomic(fs::path(error_file).parent_path() / kRefusalFile, message);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+std::optional<std::string> take_refusal(const fs::path& rank_folder) {
+  std::error_code none;
+  const fs::path file = rank_folder / kRefusalFile;
+  if (!fs::exists(file, none)) return std::nullopt;
+  std::string message = read_file(file);
+  fs::remove(file, none);
+  return message;
 }
 
 }  // namespace lockstep

@@ -2,8 +2,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "lockstep/base/file.h"
 
@@ -48,5 +51,13 @@ class StatusBoard {
   UniqueFd fd_;
   MappedMemory memory_;
 };
+
+/// Hands the text of a refusal (an error with exit code 2: arguments, environment or input, which all ranks refuse
+/// alike) to the launcher, which tells the user once instead of once a rank. False when no launcher of ours started
+/// this process, or the text cannot be written: it is then for the caller to print. The rank must exit with 2.
+bool hand_over_refusal(std::string_view message);
+
+/// Launcher: what the rank whose TORCHELASTIC_ERROR_FILE is in `rank_folder` handed over.
+std::optional<std::string> take_refusal(const std::filesystem::path& rank_folder);
 
 }  // namespace lockstep

@@ -43,6 +43,7 @@ void print_start(const config::TrainRequest& request, bool with_table, Console& 
 }
 
 void print_end(const config::TrainRequest& request, const TrainOutcome& outcome, Console& console) {
+  if (outcome.was_refused()) return;  // the launcher has said why
   const config::TrainPlan& plan = request.plan;
   const std::string sha = outcome.summary.weights_sha256();
   const std::string cost = cost_text(plan, outcome.wall.count());
@@ -51,7 +52,6 @@ void print_end(const config::TrainRequest& request, const TrainOutcome& outcome,
   if (!cost.empty()) line += text(", ", cost);
   if (!sha.empty()) line += text(", weights sha256 ", sha.substr(0, 12));
   console.line(line);
-  if (outcome.was_refused()) return;
   if (!outcome.summary.newest_checkpoint().empty()) {
     console.line(text("  newest checkpoint ", outcome.summary.newest_checkpoint()));
   }

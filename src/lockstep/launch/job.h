@@ -49,9 +49,10 @@ class Job {
     UniqueFd pidfd;
     bool alive = false;
     int exit_code = 0;
-    int signal = 0;            ///< that killed it, or 0
-    bool was_exiting = false;  ///< was on its way out already when the first failure was seen
-    int signal_sent = 0;       ///< the last one that we sent it
+    int signal = 0;                      ///< that killed it, or 0
+    bool was_exiting = false;            ///< was on its way out already when the first failure was seen
+    int signal_sent = 0;                 ///< the last one that we sent it
+    std::optional<std::string> refusal;  ///< what it handed over when it exited with 2
     std::unique_ptr<RankStream> out;
     std::unique_ptr<RankStream> err;
   };
@@ -94,6 +95,8 @@ class Job {
   void warn(std::string_view message);
   void record_failure(int rank);
   void report();
+  void report_first_failure(RankFailure& failure);
+  bool report_refusal(RankFailure& failure);
   std::string describe_end(const Rank& rank) const;
   void flush_console();
 

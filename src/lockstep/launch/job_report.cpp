@@ -79,24 +79,47 @@ void Job::report() {
     result_.exit_code = result_.stop_signal != 0 ? 128 + result_.stop_signal : 0;
     return;
   }
-  const Rank& rank = ranks_[static_cast<std::size_t>(first_failure_)];
   RankFailure failure;
+  if (!report_refusal(failure)) report_first_failure(failure);
+  result_.first_failure = std::move(failure);
+}
+
+// Input that a rank refuses before its first step is refused by all: one message, without a rank, is what the user
+// needs. A peer that lost its connection to the refusing rank may have ended a moment before it.
+bool Job::report_refusal(RankFailure& failure) {
+  if (is_hard_death(ranks_[static_cast<std::size_t>(first_failure_)].signal)) return false;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    const Rank& rank = ranks_[i];
+    if (!rank.refusal || board_.step(static_cast<int>(i)) >= 0) continue;
+    notice(text("error: ", *rank.refusal));
+    failure.rank = static_cast<int>(i);
+    failure.pid = rank.pid;
+    failure.exit_code = result_.exit_code = rank.exit_code;
+    failure.last_lines = split(*rank.refusal, '\n');
+    return true;
+  }
+  return false;
+}
+
+void Job::report_first_failure(RankFailure& failure) {
+  const Rank& rank = ranks_[static_cast<std::size_t>(first_failure_)];
   failure.rank = first_failure_;
   failure.pid = rank.pid;
   failure.exit_code = rank.exit_code;
   failure.signal = rank.signal;
   if (const auto step = board_.step(first_failure_); step >= 0) failure.step = step;
-  const bool has_errors = !rank.err->last_lines().empty();
+  const bool has_errors = rank.refusal || !rank.err->last_lines().empty();
   const auto& lines = has_errors ? rank.err->last_lines() : rank.out->last_lines();
   failure.last_lines.assign(lines.begin(), lines.end());
+  if (rank.refusal) failure.last_lines = split(text("lockstep: error: ", *rank.refusal), '\n');
 
   notice(
       text("rank ", failure.rank, " (host ", host_name(), ", pid ", failure.pid, ") failed first: ", describe_end(rank),
            failure.step ? text(" at step ", *failure.step) : "",
            deserted_rank_ >= 0 ? text(" without joining the job, while rank ", deserted_rank_, " waits for it") : ""));
-  if (!lines.empty()) {
+  if (!failure.last_lines.empty()) {
     notice(text("the last lines of its standard ", has_errors ? "error" : "output", ":"));
-    for (const auto& line : lines) notice(text("    ", printable(line)));
+    for (const auto& line : failure.last_lines) notice(text("    ", printable(line)));
   }
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     const Rank& other = ranks_[i];
@@ -109,7 +132,6 @@ void Job::report() {
     }
   }
   result_.exit_code = rank.signal != 0 ? 128 + rank.signal : std::max(1, rank.exit_code);
-  result_.first_failure = std::move(failure);
 }
 
 void Job::flush_console() {

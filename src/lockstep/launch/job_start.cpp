@@ -101,7 +101,10 @@ Job::~Job() {
 void Job::prepare_folders() {
   const fs::path root = options_.log_dir ? fs::absolute(*options_.log_dir) : temporary_folder_.path;
   attempt_folder_ = root / "attempt_0";
-  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) make_folder(attempt_folder_ / text(rank));
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    make_folder(attempt_folder_ / text(rank));
+    take_refusal(attempt_folder_ / text(rank));  // of an earlier job with this log folder that was killed
+  }
   if (!options_.log_dir) return;
   const fs::path log = root / "launcher.log";
   launcher_log_ = UniqueFd(::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));

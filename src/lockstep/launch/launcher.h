@@ -59,7 +59,8 @@ struct LaunchResult {
 /// Starts the ranks of one job on this host with torchrun's worker environment, watches them, and returns when every
 /// process of the job is gone. Prints each rank's lines, and on a failure the fixed line
 ///   lockstep: rank 1 (host H, pid P) failed first: killed by SIGKILL at step S
-/// with the rank's last lines.
+/// with the rank's last lines. What ranks hand over as a refusal before their first step (base/rank_status.h) is
+/// printed once instead, without a rank.
 ///
 /// A job is the ranks and all that they start, daemons too. It ends when every rank has ended; what is left then gets
 /// SIGTERM, and SIGKILL after the grace. When a rank fails the others get SIGTERM, and SIGKILL after

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/rank_status.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/world.h"
 #include "lockstep/c10d/tcp_store.h"
@@ -34,7 +35,8 @@ int main(int argc, char** argv) {
   try {
     return run({argv + 1, argv + argc});
   } catch (const lockstep::Error& error) {
-    lockstep::log::error(error.what());
+    const bool is_told = error.exit_code() == 2 && lockstep::hand_over_refusal(error.what());
+    if (!is_told) lockstep::log::error(error.what());
     return error.exit_code();
   } catch (const std::exception& error) {
     lockstep::log::error(error.what());
