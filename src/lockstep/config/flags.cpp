@@ -12,7 +12,8 @@ namespace lockstep::config {
 namespace {
 
 std::string number_text(double value) {
-  return std::abs(value) < 1e15 && value == std::floor(value) ? text(static_cast<long long>(value)) : text(value);
+  constexpr double kExact = 9007199254740992.0;  // 2^53: up to here a double holds every whole number
+  return std::abs(value) <= kExact && value == std::floor(value) ? text(static_cast<long long>(value)) : text(value);
 }
 
 bool contains(const std::vector<std::string>& words, std::string_view word) {
@@ -97,7 +98,8 @@ void check_value(const Flag& flag, const std::string& value, const std::string& 
 std::string Flag::accepted() const {
   const auto range = [this](std::string_view what) {
     std::string words = text(what, " ", low_excluded ? "above " : "from ", number_text(low));
-    if (high >= 1e15) return low_excluded ? words : text(what, " of at least ", number_text(low));
+    if (high >= 1e15 && kind != FlagKind::kInteger)
+      return low_excluded ? words : text(what, " of at least ", number_text(low));
     return text(words, low_excluded ? " and " : "",
                 high_excluded  ? " to below "
                 : low_excluded ? "at most "

@@ -93,7 +93,9 @@ TEST(Flags, BR059_EveryValueErrorNamesFlagValueAndRange) {
       {{"--nproc", "-2"}, "--nproc: '-2' is not accepted; expected a whole number from 1 to 1024 or auto"},
       {{"--nproc", "99999999999999999999"},
        "--nproc: '99999999999999999999' is not accepted; expected a whole number from 1 to 1024 or auto"},
-      {{"--epochs", "3x"}, "--epochs: '3x' is not accepted; expected a whole number of at least 1"},
+      {{"--epochs", "3x"}, "--epochs: '3x' is not accepted; expected a whole number from 1 to 9007199254740991"},
+      {{"--seed", "9007199254740993"},
+       "--seed: '9007199254740993' is not accepted; expected a whole number from 0 to 9007199254740991"},
       {{"--lr", "-0.1"}, "--lr: '-0.1' is not accepted; expected a number of at least 0"},
       {{"--lr", "nan"}, "--lr: 'nan' is not accepted; expected a number of at least 0"},
       {{"--lr", "inf"}, "--lr: 'inf' is not accepted; expected a number of at least 0"},
@@ -173,10 +175,10 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   EXPECT_EQ(error_in("\n\nbatch-size = 0\n"),
             "3: batch-size: '0' is not accepted; expected a whole number from 1 to 1048576");
   EXPECT_EQ(error_in("epochs = \"3\"\n"),
-            "1: epochs: has the wrong type; expected a whole number of at least 1, without quotes");
+            "1: epochs: has the wrong type; expected a whole number from 1 to 9007199254740991, without quotes");
   EXPECT_EQ(error_in("model = 3\n"), "1: model: has the wrong type; expected one of mlp, cnn");
   EXPECT_EQ(error_in("epochs = 2.5\n"),
-            "1: epochs: has the wrong type; expected a whole number of at least 1, without quotes");
+            "1: epochs: has the wrong type; expected a whole number from 1 to 9007199254740991, without quotes");
   EXPECT_THAT(error_in("lr = 0.1\nlr = 0.2\n"), StartsWith("2: "));
   EXPECT_THAT(error_in("batch-size = 4\nbatch_size = 5\n"), HasSubstr("batch_size is set a second time"));
   EXPECT_THAT(error_in("lr = \n"), StartsWith("1: "));

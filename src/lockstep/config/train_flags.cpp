@@ -6,7 +6,7 @@ namespace lockstep::config {
 
 namespace {
 
-constexpr double kUnbounded = 9e15;  // shown as "at least"; still exact in a double
+constexpr double kUnbounded = 9007199254740991.0;  // 2^53 - 1: one more and neighbours are the same double
 constexpr double kMaxReal = 1e300;
 
 std::vector<Flag> what_to_train() {
