@@ -100,12 +100,17 @@ TEST_F(Usage, ATypoInAConfigFileIsNamedWithItsLine) {
 }
 
 TEST_F(Usage, AMissingWorkerIsNamed) {
-  const CommandResult result =
-      run_command({built("bin/lockstep"), "train", "--device", "cpu", "--data", "synthetic:1x28x28"},
-                  {.environment = {{"LOCKSTEP_WORKER", "/nowhere/worker"}}, .folder = folder_.path()});
-  EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("LOCKSTEP_WORKER=/nowhere/worker: does not exist"));
-  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"train", "--device", "cpu", "--data", "synthetic:1x28x28"},
+        {"run", "--", "touch", "ran"}}) {
+    std::vector<std::string> command{built("bin/lockstep")};
+    command.insert(command.end(), words.begin(), words.end());
+    const CommandResult result =
+        run_command(command, {.environment = {{"LOCKSTEP_WORKER", "/nowhere/worker"}}, .folder = folder_.path()});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr("LOCKSTEP_WORKER=/nowhere/worker: does not exist"));
+    EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+  }
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <cstdlib>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -37,11 +38,13 @@ int count_processes(const std::string& asked) {
   return machine.usable_cpus;
 }
 
-// The launcher itself says, once, why a worker that is missing or cannot run cannot serve the store.
+// The launcher itself says, once, why a worker that is missing or cannot run cannot serve the store. One that was asked
+// for by name must be there.
 fs::path worker_or_its_place() {
   try {
     return find_worker();
   } catch (const ConfigError&) {
+    if (const char* asked = std::getenv("LOCKSTEP_WORKER"); asked != nullptr && *asked != '\0') throw;
     return fs::read_symlink("/proc/self/exe").parent_path() / "lockstep-worker";
   }
 }
