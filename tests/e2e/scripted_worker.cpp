@@ -2,10 +2,12 @@
 // and writes the events that a run writes. SCRIPT says what goes wrong:
 //   (unset)    everything goes well
 //   bad-data   exits with 2 before the first step
+//   killed-early  is killed by SIGKILL before it records anything
 //   killed     rank 1 (or the only one) is killed by SIGKILL after step 3
 //   diverged   stops with a fault and exit code 1
 //   silent     exits with 0 without a word
 //   endless    trains until SIGTERM, then ends as a stopped run does
+//   steps      like a whole run, but with 25 step events that take half a second
 //   slower     like a run whose images a second are half of single's, unless it is single
 #include <unistd.h>
 
@@ -13,11 +15,13 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <thread>
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/rank_status.h"
 #include "lockstep/base/world.h"
@@ -53,8 +57,9 @@ int train(const lockstep::config::TrainPlan& plan, const std::string& script) {
   const lockstep::World world = lockstep::world_from_environment(lockstep::process_environment());
   auto board = lockstep::StatusBoard::from_environment();
   if (script == "silent") return 0;
+  if (script == "killed-early") std::raise(SIGKILL);
   if (script == "bad-data") {
-    lockstep::hand_over_refusal("labels: 12 is out of range\nhint: look at the labels");
+    lockstep::hand_over_refusal(lockstep::DataError("labels: 12 is out of range", "look at the labels"));
     return 2;
   }
   if (script == "killed" && world.rank == world.size - 1) {
@@ -76,7 +81,7 @@ int train(const lockstep::config::TrainPlan& plan, const std::string& script) {
     events.write("run_end", {{"exit", "failed"}, {"steps", 3}});
     return 1;
   }
-  for (std::int64_t step = 1; script == "endless" || script == "killed"; ++step) {
+  for (std::int64_t step = 1; script == "endless" || script == "killed" || (script == "steps" && step <= 25); ++step) {
     events.write("step", {{"step", step}, {"epoch", 1}, {"loss", std::nan("")}});
     if (stop_requested) {
       events.write("run_end", {{"exit", "stopped"}, {"steps", step}});
@@ -102,6 +107,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   const char* script = std::getenv("SCRIPT");
-  const auto plan = lockstep::config::train_plan_from_json(json::parse(lockstep::read_file(argv[2])));
+  auto plan = lockstep::config::train_plan_from_json(json::parse(lockstep::read_file(argv[2])));
+  plan.run_dir = std::filesystem::path(argv[2]).parent_path();
   return train(plan, script == nullptr ? "" : script);
 }

@@ -157,6 +157,7 @@ TEST_F(Train, ResumeRefusesOtherDataAndFoldersOfDamagedCheckpoints) {
   const auto other = run(words + Words{"--data", "synthetic:1x9x9:64", "--epochs", "2", "--resume", "auto"});
   EXPECT_EQ(other.exit_code, 1);
   EXPECT_NE(other.err.find("128 samples"), std::string::npos) << other.err;
+  EXPECT_EQ(other.err.find("failed first"), std::string::npos) << other.err;
   const auto model = path("run") / "checkpoints" / "step_4" / "model.safetensors";
   ASSERT_TRUE(fs::exists(model));
   fs::resize_file(model, 10);

@@ -171,8 +171,7 @@ int main(int argc, char** argv, const std::function<void(Session&)>& body) {
     const int signal = run_ranks(options, world, body);
     return signal == 0 ? 0 : 128 + signal;
   } catch (const Error& error) {
-    const bool is_told = error.exit_code() == 2 && hand_over_refusal(error.what());
-    if (!is_told) log::error(text(who, error.what()));
+    if (!hand_over_refusal(error)) log::error(text(who, error.what()));
     return error.exit_code();
   } catch (const std::exception& error) {
     log::error(text(who, error.what()));

@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep {
@@ -57,11 +56,12 @@ void StatusBoard::set_meeting(int local_rank, Meeting meeting) {
   slot(local_rank).meeting.store(static_cast<std::int32_t>(meeting), std::memory_order_relaxed);
 }
 
-bool hand_over_refusal(std::string_view message) {
+bool hand_over_refusal(const Error& error) {
+  if (error.exit_code() != 2 && dynamic_cast<const CheckpointError*>(&error) == nullptr) return false;
   const char* error_file = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (std::getenv("LOCKSTEP_LAUNCHER") == nullptr || error_file == nullptr) return false;
   try {
-    write_file_atomic(fs::path(error_file).parent_path() / kRefusalFile, message);
+    write_file_atomic(fs::path(error_file).parent_path() / kRefusalFile, error.what());
     return true;
   } catch (const std::exception&) {
     return false;

@@ -6,8 +6,8 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 
 namespace lockstep {
@@ -52,10 +52,10 @@ class StatusBoard {
   MappedMemory memory_;
 };
 
-/// Hands the text of a refusal (an error with exit code 2: arguments, environment or input, which all ranks refuse
-/// alike) to the launcher, which tells the user once instead of once a rank. False when no launcher of ours started
-/// this process, or the text cannot be written: it is then for the caller to print. The rank must exit with 2.
-bool hand_over_refusal(std::string_view message);
+/// Hands the text of a refusal to the launcher, which tells the user once instead of once a rank: an error with exit
+/// code 2 (arguments, environment, input) or a CheckpointError, since all ranks refuse these alike. False when it is no
+/// such error, no launcher of ours started this process, or the text cannot be written: the caller then prints it.
+bool hand_over_refusal(const Error& error);
 
 /// Launcher: what the rank whose TORCHELASTIC_ERROR_FILE is in `rank_folder` handed over.
 std::optional<std::string> take_refusal(const std::filesystem::path& rank_folder);

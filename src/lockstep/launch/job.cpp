@@ -205,7 +205,7 @@ void Job::on_rank_end(int index) {
   }
   rank.out->read_available(kDrainBytes);
   rank.err->read_available(kDrainBytes);
-  if (rank.exit_code == 2) rank.refusal = take_refusal(attempt_folder_ / text(index));
+  if (rank.exit_code != 0) rank.refusal = take_refusal(attempt_folder_ / text(index));
   if ((rank.signal != 0 || rank.exit_code != 0) && result_.stop_signal == 0) record_failure(index);
 }
 

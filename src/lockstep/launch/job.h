@@ -52,7 +52,7 @@ class Job {
     int signal = 0;                      ///< that killed it, or 0
     bool was_exiting = false;            ///< was on its way out already when the first failure was seen
     int signal_sent = 0;                 ///< the last one that we sent it
-    std::optional<std::string> refusal;  ///< what it handed over when it exited with 2
+    std::optional<std::string> refusal;  ///< what it handed over before it exited
     std::unique_ptr<RankStream> out;
     std::unique_ptr<RankStream> err;
   };

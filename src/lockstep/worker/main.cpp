@@ -35,8 +35,7 @@ int main(int argc, char** argv) {
   try {
     return run({argv + 1, argv + argc});
   } catch (const lockstep::Error& error) {
-    const bool is_told = error.exit_code() == 2 && lockstep::hand_over_refusal(error.what());
-    if (!is_told) lockstep::log::error(error.what());
+    if (!lockstep::hand_over_refusal(error)) lockstep::log::error(error.what());
     return error.exit_code();
   } catch (const std::exception& error) {
     lockstep::log::error(error.what());
