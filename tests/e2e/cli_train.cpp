@@ -209,6 +209,21 @@ TEST_F(Train, AProgressBarComesOnlyWhenAskedForOrOnATerminal) {
   EXPECT_THAT(train({}).err, Not(HasSubstr("[")));
 }
 
+TEST_F(Train, TheBarOnATerminalNeedsNoEscapeSequencesWithNoColor) {
+  std::string line;
+  for (const auto& word : words("train", {})) line += word + " ";
+  for (const auto* no_color : {"", "1"}) {
+    CommandOptions in_terminal = options("steps");
+    in_terminal.environment["NO_COLOR"] = no_color;
+    in_terminal.environment["TERM"] = "xterm";
+    const CommandResult result =
+        run_command({"script", "--quiet", "--return", "--command", line, "/dev/null"}, in_terminal);
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    EXPECT_THAT(result.out, HasSubstr("/2 [")) << "no bar";
+    EXPECT_EQ(result.out.find('\033') == std::string::npos, *no_color != 0) << result.out;
+  }
+}
+
 TEST_F(Train, CompareRunsEveryStrategyAndSaysWhichLoses) {
   const CommandResult result = run_command(words("compare", {"--price-per-hour", "1"}), options("slower"));
   ASSERT_EQ(result.exit_code, 0) << result.err;

@@ -24,6 +24,12 @@ bool is_terminal(int fd) {
   return ::isatty(fd) == 1 && (term == nullptr || std::string_view(term) != "dumb");
 }
 
+// no-color.org: set and not empty.
+bool is_no_color_set() {
+  const char* word = std::getenv("NO_COLOR");
+  return word != nullptr && *word != '\0';
+}
+
 std::string bar(double fraction) {
   constexpr int kCells = 24;
   const int full = static_cast<int>(std::clamp(fraction, 0.0, 1.0) * kCells);
@@ -36,7 +42,8 @@ std::string bar(double fraction) {
 Console::Console(bool json, const std::string& progress)
     : json_(json),
       bar_(progress == "on" || (progress == "auto" && is_terminal(STDERR_FILENO))),
-      in_place_(is_terminal(STDERR_FILENO)) {}
+      in_place_(is_terminal(STDERR_FILENO)),
+      is_plain_(is_no_color_set()) {}
 
 void Console::line(std::string_view words) {
   clear_bar();
@@ -48,8 +55,12 @@ void Console::note(std::string_view words) {
   log::info(words);
 }
 
+std::string Console::erase_line() const {
+  return is_plain_ ? text("\r", std::string(drawn_width_, ' '), "\r") : "\r\033[K";
+}
+
 void Console::clear_bar() {
-  if (drawn_ && in_place_) show(STDERR_FILENO, "\r\033[K");
+  if (drawn_ && in_place_) show(STDERR_FILENO, erase_line());
   drawn_ = false;
 }
 
@@ -77,7 +88,8 @@ void Console::show_progress(const telemetry::RunSummary& summary, std::int64_t e
     const double left = static_cast<double>(epochs * per_epoch - steps) / rate;
     words += text("  ", fixed(rate, 1), " steps/s  ", format_duration(std::chrono::duration<double>(left)), " left");
   }
-  show(STDERR_FILENO, in_place_ ? text("\r\033[K", words) : text(words, "\n"));
+  show(STDERR_FILENO, in_place_ ? text(erase_line(), words) : text(words, "\n"));
+  drawn_width_ = words.size();
   drawn_ = true;
   drawn_steps_ = steps;
 }
