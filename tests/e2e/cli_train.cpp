@@ -154,6 +154,16 @@ TEST_F(Train, InputThatTheRanksRefuseLeavesNothingBehind) {
   }
 }
 
+TEST_F(Train, ARunFolderNeedsNoUtf8) {
+  const CommandResult result = train({"--run-dir", "r\xff", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(document(result)["exit"], "completed");
+  EXPECT_TRUE(fs::exists(folder_.path() / "r\xff" / "events.jsonl"));
+  const CommandResult refused = train({"--dump-final", "w\xff"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--dump-final: is not valid UTF-8"));
+}
+
 TEST_F(Train, ARefusalOfAllRanksIsToldOnce) {
   const CommandResult result = train({"--nproc", "3"}, "bad-data");
   EXPECT_EQ(result.exit_code, 2);

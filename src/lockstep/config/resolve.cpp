@@ -27,6 +27,18 @@ std::optional<fs::path> optional_path(const FlagValues& values, std::string_view
   return values.given(name) ? std::optional<fs::path>(values.text(name)) : std::nullopt;
 }
 
+// What the ranks read from plan.json has to survive JSON. The run folder comes to them another way.
+void check_encoding(const FlagValues& values) {
+  for (const char* name : {"data", "init-from", "dump-final", "resume", "currency"}) {
+    if (values.spec().find(name) == nullptr || !values.has_value(name)) continue;
+    try {
+      [[maybe_unused]] const std::string line = nlohmann::json(values.text(name)).dump();
+    } catch (const nlohmann::json::exception&) {
+      throw ConfigError(text(values.place(name), ": is not valid UTF-8"), "a link with a plain name leads there too");
+    }
+  }
+}
+
 void take_what_to_train(TrainPlan& plan, const FlagValues& values) {
   plan.model = values.text("model");
   plan.data = values.text("data");
@@ -105,6 +117,7 @@ void check_files(const TrainPlan& plan) {
 }
 
 TrainRequest common_request(const FlagValues& values) {
+  check_encoding(values);
   TrainRequest request;
   take_what_to_train(request.plan, values);
   take_how_to_learn(request.plan, values);

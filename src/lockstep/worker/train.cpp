@@ -79,7 +79,8 @@ void train_as_rank(const config::TrainPlan& plan, const World& world, const data
 }  // namespace
 
 int train(const std::filesystem::path& plan_file) {
-  const auto plan = read_plan(plan_file);
+  auto plan = read_plan(plan_file);
+  plan.run_dir = plan_file.parent_path();  // byte for byte: JSON has no room for a path that is not UTF-8
   const World world = world_from_environment(process_environment());
   if (plan.device == "cuda") train::prepare_device(plan.device, 0, world.size);  // first of all: see load_cuda()
   const auto data = data::open_dataset(plan.data, plan.seed);
