@@ -164,6 +164,16 @@ TEST_F(Train, ARunFolderNeedsNoUtf8) {
   EXPECT_THAT(refused.err, HasSubstr("--dump-final: is not valid UTF-8"));
 }
 
+TEST_F(Train, SyntheticImagesLargerThanMemoryAreRefusedWithTheirSize) {
+  const CommandResult result = run_command(
+      {built("bin/lockstep"), "train", "--device", "cpu", "--nproc", "1000", "--data", "synthetic:3x1024x1024:300000"},
+      options(""));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err,
+              HasSubstr("301,024 images take 881.9 GiB in each of 1000 processes, 861.2 TiB together, but "));
+  EXPECT_TRUE(fs::is_empty(folder_.path()));
+}
+
 TEST_F(Train, ARefusalOfAllRanksIsToldOnce) {
   const CommandResult result = train({"--nproc", "3"}, "bad-data");
   EXPECT_EQ(result.exit_code, 2);

@@ -154,7 +154,9 @@ int cmd_compare(const Arguments& args) {
   if (!values) return 0;
   const config::Machine machine = look_at_machine(values->text("device") != "cpu");
   auto requests = config::resolve_compare(*values, machine);
-  check_data(*values);
+  int most_processes = 1;
+  for (const auto& request : requests) most_processes = std::max(most_processes, request.plan.num_processes());
+  check_data(*values, most_processes);
   const auto worker = find_worker();
   const config::TrainRequest& first = requests.front();
   Console console(first.json, first.progress);

@@ -66,7 +66,7 @@ int cmd_train(const Arguments& args) {
   if (!values) return 0;
   const config::Machine machine = look_at_machine(values->text("device") != "cpu");
   config::TrainRequest request = config::resolve_train(*values, machine);
-  check_data(*values);
+  check_data(*values, request.plan.num_processes());
   const auto worker = find_worker();
   Console console(request.json, request.progress);
   RunFolder folder = open_run_folder(request);

@@ -113,8 +113,7 @@ launch::LaunchOptions launch_options(const config::TrainRequest& request, const 
   const config::TrainPlan& plan = request.plan;
   launch::LaunchOptions options;
   options.command = {worker.string(), "train", (plan.run_dir / "plan.json").string()};
-  // dp and single are one process; under dp its threads are the devices.
-  options.num_processes = plan.strategy == "ddp" ? plan.nproc : 1;
+  options.num_processes = plan.num_processes();
   options.ranks_per_process = plan.nproc / options.num_processes;
   options.most_threads_per_rank = most_threads(plan);
   options.tune_openmp = true;
