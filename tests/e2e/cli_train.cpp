@@ -154,6 +154,57 @@ TEST_F(Train, InputThatTheRanksRefuseLeavesNothingBehind) {
   }
 }
 
+TEST_F(Train, ARunIsReplacedOnlyOnceTheNewOneHasBegun) {
+  ASSERT_EQ(train({"--run-dir", "r"}).exit_code, 0);
+  const fs::path run = folder_.path() / "r";
+  const std::string events = read_file(run / "events.jsonl");
+  for (const auto* script : {"bad-data", "killed-early"}) {
+    const CommandResult refused = train({"--run-dir", "r", "--overwrite", "--lr", "0.7"}, script);
+    EXPECT_NE(refused.exit_code, 0);
+    EXPECT_EQ(read_file(run / "events.jsonl"), events) << script;
+    EXPECT_NE(json::parse(read_file(run / "plan.json"))["lr"], 0.7) << script;
+    EXPECT_EQ(std::distance(fs::directory_iterator(run), fs::directory_iterator()), 3) << script;
+  }
+  ASSERT_EQ(train({"--run-dir", "r", "--overwrite", "--lr", "0.7"}).exit_code, 0);
+  EXPECT_EQ(json::parse(read_file(run / "plan.json"))["lr"], 0.7);
+  EXPECT_EQ(std::distance(fs::directory_iterator(run), fs::directory_iterator()), 3);
+}
+
+// What a kill of the command leaves at each moment of a replacement.
+TEST_F(Train, AKilledReplacementLosesNoRun) {
+  const fs::path run = folder_.path() / "r";
+  const auto events_after_resume = [&] {
+    EXPECT_EQ(train({"--run-dir", "r", "--resume", "auto"}, "bad-data").exit_code, 2);
+    EXPECT_EQ(std::distance(fs::directory_iterator(run), fs::directory_iterator()), 3);
+    return read_file(run / "events.jsonl");
+  };
+  ASSERT_EQ(train({"--run-dir", "r"}).exit_code, 0);
+  const std::string events = read_file(run / "events.jsonl");
+  fs::create_directory(run / ".moving-run");
+  fs::rename(run / "plan.json", run / ".moving-run" / "plan.json");
+  EXPECT_EQ(events_after_resume(), events) << "half moved";
+  fs::create_directory(run / ".replaced-run");
+  for (const auto* name : {"plan.json", "events.jsonl", "logs"}) fs::rename(run / name, run / ".replaced-run" / name);
+  std::ofstream(run / "plan.json") << "{}";
+  EXPECT_EQ(events_after_resume(), events) << "the new run had not begun";
+  fs::create_directory(run / ".removed-run");
+  EXPECT_EQ(events_after_resume(), events) << "half removed";
+}
+
+TEST_F(Train, BR101_CheckpointsInTheMakingOfAKilledRunGo) {
+  ASSERT_EQ(train({"--run-dir", "r"}).exit_code, 0);
+  const fs::path unfinished = folder_.path() / "r" / "checkpoints" / ".saving-step_7";
+  fs::create_directories(unfinished);
+  ASSERT_EQ(train({"--run-dir", "r", "--resume", "auto"}).exit_code, 0);
+  EXPECT_FALSE(fs::exists(unfinished));
+}
+
+TEST_F(Train, OnlyRecordsThatAreThereAreListed) {
+  const CommandResult result = train({}, "killed-early");
+  EXPECT_EQ(result.exit_code, 137);
+  EXPECT_THAT(result.out, HasSubstr("(plan.json, logs/)"));
+}
+
 TEST_F(Train, ARunFolderNeedsNoUtf8) {
   const CommandResult result = train({"--run-dir", "r\xff", "--json"});
   EXPECT_EQ(result.exit_code, 0) << result.err;

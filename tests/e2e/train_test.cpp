@@ -258,6 +258,25 @@ TEST_F(Train, BadDataIsRefusedWithItsPlaceAndNothingIsLeftBehind) {
   expect_refused({"--data", "cinema"}, "cinema");
 }
 
+TEST_F(Train, ARunIsKeptWhenTheOneThatReplacesItIsRefusedByTheRanks) {
+  train("run", {"--model", "mlp", "--data", "synthetic:1x9x9:64", "--epochs", "1"});
+  const std::string events = read_file(path("run") / "events.jsonl");
+  const auto expect_refused = [&](const Words& words, const std::string& message) {
+    const auto finished = run(Words{"train", "--model", "mlp", "--device", "cpu", "--nproc", "2", "--run-dir",
+                                    path("run").string(), "--overwrite"} +
+                              words);
+    EXPECT_EQ(finished.exit_code, 2) << finished.err;
+    EXPECT_NE(finished.err.find(message), std::string::npos) << finished.err;
+    EXPECT_EQ(finished.err.find("error: "), finished.err.rfind("error: ")) << finished.err;
+    EXPECT_EQ(finished.err.find("failed first"), std::string::npos) << finished.err;
+    EXPECT_EQ(read_file(path("run") / "events.jsonl"), events);
+  };
+  expect_refused({"--data", "synthetic:1x9x9:64", "--batch-size", "64", "--drop-last"},
+                 "use a smaller batch_size (--batch-size), or no drop_last (--drop-last)");
+  expect_refused({"--data", "synthetic:1x8x8:64", "--init-from", path("run.safetensors").string()},
+                 "--init-from " + path("run.safetensors").string() + ": tensor ");
+}
+
 TEST_F(Train, CompareShowsEveryStrategy) {
   const auto finished = run({"compare",
                              "--model",

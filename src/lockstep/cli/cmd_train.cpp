@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <filesystem>
 
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
@@ -56,7 +57,16 @@ void print_end(const config::TrainRequest& request, const TrainOutcome& outcome,
     console.line(text("  newest checkpoint ", outcome.summary.newest_checkpoint()));
   }
   if (plan.dump_final && outcome.exit_code == 0) console.line(text("  final weights ", plan.dump_final->string()));
-  console.line(text("  records in ", plan.run_dir.string(), " (plan.json, events.jsonl, logs/)"));
+  if (outcome.is_old_run_back) {
+    console.line(text("  ", plan.run_dir.string(), " holds the run that it held before"));
+    return;
+  }
+  std::vector<std::string> records;
+  std::error_code none;
+  for (const char* name : {"plan.json", "events.jsonl", "logs/"}) {
+    if (std::filesystem::exists(plan.run_dir / name, none)) records.emplace_back(name);
+  }
+  console.line(text("  records in ", plan.run_dir.string(), " (", join(records, ", "), ")"));
 }
 
 }  // namespace

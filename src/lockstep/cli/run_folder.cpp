@@ -21,8 +21,45 @@ constexpr const char* kRunsFolder = "runs";
 // What a run leaves in its folder; --overwrite and discard() touch nothing else.
 constexpr const char* kRunFiles[] = {"plan.json", "events.jsonl", "logs", "checkpoints", "report.html", "compare.json"};
 
-void remove_run(const fs::path& folder) {
-  for (const char* name : kRunFiles) fs::remove_all(folder / name);
+// The run to be replaced waits in a folder inside its own, so that renames move it. The folder's name says how far it
+// has come, and each step to the next name is one rename, so that a job killed at any moment loses neither run:
+constexpr const char* kMovingFolder = ".moving-run";      // on its way out or back; the run's other files are beside it
+constexpr const char* kReplacedFolder = ".replaced-run";  // whole; what is beside it is a run that has not begun
+constexpr const char* kRemovedFolder = ".removed-run";    // the new run has begun: to be removed
+// As train/checkpoint.cpp names a checkpoint in the making.
+constexpr std::string_view kUnfinishedPrefix = ".saving-step_";
+
+void set_aside(const fs::path& folder) {
+  fs::create_directory(folder / kMovingFolder);
+  for (const char* name : kRunFiles) {
+    if (fs::exists(folder / name)) fs::rename(folder / name, folder / kMovingFolder / name);
+  }
+  fs::rename(folder / kMovingFolder, folder / kReplacedFolder);
+}
+
+void move_back(const fs::path& folder, std::error_code& error) {
+  for (const char* name : kRunFiles) {
+    if (fs::exists(folder / kMovingFolder / name, error)) {
+      fs::rename(folder / kMovingFolder / name, folder / name, error);
+    }
+  }
+  fs::remove(folder / kMovingFolder, error);
+}
+
+void put_back(const fs::path& folder, std::error_code& error) {
+  for (const char* name : kRunFiles) fs::remove_all(folder / name, error);
+  fs::rename(folder / kReplacedFolder, folder / kMovingFolder, error);
+  move_back(folder, error);
+}
+
+void clear_unfinished(const fs::path& folder) {
+  std::error_code error;
+  if (fs::exists(folder / kMovingFolder, error)) move_back(folder, error);
+  if (fs::exists(folder / kReplacedFolder, error)) put_back(folder, error);
+  fs::remove_all(folder / kRemovedFolder, error);
+  for (const auto& entry : fs::directory_iterator(folder / "checkpoints", error)) {
+    if (entry.path().filename().string().starts_with(kUnfinishedPrefix)) fs::remove_all(entry.path(), error);
+  }
 }
 
 bool is_empty_folder(const fs::path& folder) {
@@ -65,6 +102,7 @@ std::optional<fs::path> newest_checkpoint(const fs::path& run_dir) {
 bool holds_run(const fs::path& folder) {
   std::error_code none;
   return fs::exists(folder / "plan.json", none) || fs::exists(folder / "events.jsonl", none) ||
+         fs::exists(folder / kMovingFolder, none) || fs::exists(folder / kReplacedFolder, none) ||
          (fs::exists(folder / "checkpoints", none) && !is_empty_folder(folder / "checkpoints"));
 }
 
@@ -80,9 +118,11 @@ RunFolder::RunFolder(const fs::path& folder, bool overwrite, bool may_hold_run) 
   }
   make(folder);
   lock();
+  clear_unfinished(path_);
   if (held_run_ && overwrite) {
-    remove_run(path_);
+    set_aside(path_);
     held_run_ = false;
+    is_replacing_ = true;
   }
 }
 
@@ -127,8 +167,21 @@ void RunFolder::lock() {
   throw ConfigError(text("--run-dir ", path_.string(), ": another lockstep is training in it now"));
 }
 
+void RunFolder::keep() noexcept {
+  if (!is_replacing_) return;
+  is_replacing_ = false;
+  std::error_code ignored;
+  fs::rename(path_ / kReplacedFolder, path_ / kRemovedFolder, ignored);
+  fs::remove_all(path_ / kRemovedFolder, ignored);
+}
+
 void RunFolder::discard() noexcept {
   std::error_code ignored;
+  if (is_replacing_) {
+    put_back(path_, ignored);
+    is_replacing_ = false;
+    held_run_ = true;
+  }
   if (!held_run_) {
     for (const char* name : kRunFiles) fs::remove_all(path_ / name, ignored);
   }

@@ -20,8 +20,10 @@ bool holds_run(const std::filesystem::path& folder);
 /// The folder of one run, locked against a second job for the life of this object.
 class RunFolder {
  public:
-  /// Uses `folder` as it is asked for: made when missing; emptied of its run with `overwrite`; refused (ConfigError)
-  /// when it holds a run and neither `overwrite` nor `may_hold_run`, or when another job trains in it.
+  /// Uses `folder` as it is asked for: made when missing; its run set aside with `overwrite`, until keep() or
+  /// discard(); refused (ConfigError) when it holds a run and neither `overwrite` nor `may_hold_run`, or when another
+  /// job trains in it. What a killed run left half done there is cleared up: checkpoints in the making go, a run that
+  /// was set aside for one that never began comes back.
   RunFolder(const std::filesystem::path& folder, bool overwrite, bool may_hold_run);
 
   /// Makes runs/<name>-<UTC time>, with a suffix when that is taken.
@@ -32,8 +34,15 @@ class RunFolder {
 
   const std::filesystem::path& path() const noexcept { return path_; }
 
-  /// Nothing was trained: takes away what was made here, and nothing that was there before.
+  /// The new run has begun: removes the one that it replaces. May be called again.
+  void keep() noexcept;
+
+  /// Nothing was trained: takes away what was made here, and nothing that was there before. A run that was set aside
+  /// comes back.
   void discard() noexcept;
+
+  /// Whether a run is set aside, neither replaced nor put back yet.
+  bool is_replacing() const noexcept { return is_replacing_; }
 
  private:
   RunFolder() = default;
@@ -43,6 +52,7 @@ class RunFolder {
   std::filesystem::path path_;
   std::vector<std::filesystem::path> made_;  ///< folders that did not exist before, outermost first
   bool held_run_ = false;
+  bool is_replacing_ = false;
   UniqueFd lock_;
 };
 

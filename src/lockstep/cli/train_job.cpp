@@ -109,7 +109,8 @@ std::optional<int> most_threads(const config::TrainPlan& plan) {
   return std::nullopt;
 }
 
-launch::LaunchOptions launch_options(const config::TrainRequest& request, const fs::path& worker, Follower& follower) {
+launch::LaunchOptions launch_options(const config::TrainRequest& request, const fs::path& worker, Follower& follower,
+                                     RunFolder& folder) {
   const config::TrainPlan& plan = request.plan;
   launch::LaunchOptions options;
   options.command = {worker.string(), "train", (plan.run_dir / "plan.json").string()};
@@ -123,7 +124,10 @@ launch::LaunchOptions launch_options(const config::TrainRequest& request, const 
   options.prefix_output = options.num_processes > 1;
   options.quiet_stdout = request.json;
   if (request.grace) options.grace_after_failure = options.grace_after_stop = *request.grace;
-  options.on_tick = [&follower] { follower.poll(); };
+  options.on_tick = [&follower, &folder] {
+    follower.poll();
+    if (follower.summary().started()) folder.keep();
+  };
   return options;
 }
 
@@ -160,7 +164,7 @@ TrainOutcome run_train_job(const config::TrainRequest& request, RunFolder& folde
   try {
     Follower follower(request.plan, console);
     write_plan(request, command_line);
-    const launch::LaunchResult result = launch::launch(launch_options(request, worker, follower));
+    const launch::LaunchResult result = launch::launch(launch_options(request, worker, follower, folder));
     follower.poll();
     console.clear_bar();
 
@@ -181,7 +185,8 @@ TrainOutcome run_train_job(const config::TrainRequest& request, RunFolder& folde
       outcome.document["cost"] = *amount;
       outcome.document["currency"] = request.plan.currency;
     }
-    if (outcome.was_refused()) folder.discard();
+    outcome.is_old_run_back = folder.is_replacing();
+    if (outcome.was_refused() || outcome.is_old_run_back) folder.discard();
     return outcome;
   } catch (...) {
     folder.discard();

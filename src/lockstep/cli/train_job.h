@@ -20,6 +20,7 @@ struct TrainOutcome {
   int stop_signal = 0;  ///< the signal that asked us to stop, else 0
   telemetry::RunSummary summary;
   std::chrono::duration<double> wall{};
+  bool is_old_run_back = false;       ///< --overwrite, but nothing began: the folder holds what it held before
   nlohmann::json document = nullptr;  ///< lockstep.train/1, with cost and currency when there is a price
 
   /// Nothing was trained because the ranks found the input unusable.
@@ -27,8 +28,9 @@ struct TrainOutcome {
 };
 
 /// Writes the plan into `folder`, starts the ranks, follows their events and returns when all are gone. A folder in
-/// which nothing was trained is discarded. `command_line` is recorded. Must be called with one thread.
-/// Throws ConfigError, SystemError when the job cannot be started; the folder is discarded then too.
+/// which nothing was trained is discarded; a run that it replaces is given up once the new one has begun.
+/// `command_line` is recorded. Must be called with one thread. Throws ConfigError, SystemError when the job cannot be
+/// started; the folder is discarded then too.
 TrainOutcome run_train_job(const config::TrainRequest& request, RunFolder& folder, const std::filesystem::path& worker,
                            const std::string& command_line, Console& console);
 

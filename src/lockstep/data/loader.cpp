@@ -109,7 +109,7 @@ Loader::Loader(DatasetPtr dataset, LoaderOptions options, Order order)
   if (num_batches_ == 0 && order == Order::kSampler) {
     throw ConfigError(text("loader: drop_last leaves no batch: batch_size is ", options_.batch_size,
                            ", but this rank has ", num_samples_, " of the ", dataset_->size(), " samples"),
-                      "use a smaller batch_size, or no drop_last");
+                      "use a smaller batch_size (--batch-size), or no drop_last (--drop-last)");
   }
   maker_ = std::make_shared<const BatchMaker>(dataset_, options_, std::min(options_.batch_size, num_samples_));
 }

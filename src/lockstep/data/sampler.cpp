@@ -27,7 +27,7 @@ DistributedSampler::DistributedSampler(const SamplerOptions& options) : options_
   if (options.drop_last && options.length < options.num_replicas) {
     throw ConfigError(
         text("sampler: drop_last leaves nothing of ", options.length, " samples on ", options.num_replicas, " ranks"),
-        "use fewer ranks, or no drop_last");
+        "use fewer ranks (--nproc), or no drop_last (--drop-last)");
   }
   const std::int64_t whole = options.length / options.num_replicas;
   const bool even = options.length % options.num_replicas == 0;

@@ -51,9 +51,7 @@ class Trainer {
         total_steps_(planned_steps()) {
     set_precision(plan_);
     inputs_.model->to(device_, dtype_of(plan_));
-    if (plan_.init_from) {
-      copy_by_name(state_tensors(*inputs_.model), load_tensors(*plan_.init_from), plan_.init_from->string());
-    }
+    if (plan_.init_from) take_initial_weights();
     optimizer_ = make_optimizer(plan_, inputs_.model->parameters());
     strategy_ = communicator_.size() == 1 ? parallel::make_single() : parallel::make_ddp(communicator_, {});
     engine_.emplace(*inputs_.model, *optimizer_, *strategy_, engine_options(plan_, steps_per_epoch_, total_steps_));
@@ -69,6 +67,16 @@ class Trainer {
   }
 
  private:
+  // A file that does not fit is a wrong argument here, not a damaged checkpoint.
+  void take_initial_weights() {
+    const std::string file = plan_.init_from->string();
+    try {
+      copy_by_name(state_tensors(*inputs_.model), load_tensors(*plan_.init_from), file);
+    } catch (const Error& error) {
+      throw ConfigError(text("--init-from ", error.what()));
+    }
+  }
+
   std::int64_t samples_per_batch() const { return plan_.batch_size * communicator_.size(); }
 
   // The run's last optimizer step, counted from its very beginning. The global batch may have changed at a resume, so
