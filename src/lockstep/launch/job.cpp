@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <map>
 #include <set>
 
 #include "lockstep/base/text.h"
@@ -174,7 +175,26 @@ void Job::end_if_deserted() {
 }
 
 void Job::take_stop_signals() {
-  while (const auto signal = signals_.take()) on_stop_signal(*signal);
+  while (const auto signal = signals_.take()) *signal == SIGTSTP ? pause() : on_stop_signal(*signal);
+}
+
+// Ctrl-Z: all of the job stops with us, and goes on when we do. The guard never stops: should we be killed meanwhile,
+// it ends the others. A process that is being started while the list is read shows up in the next one.
+void Job::pause() {
+  const auto begin = Clock::now();
+  std::map<int, host::ProcessInfo> stopped;
+  for (bool found_more = true; found_more;) {
+    found_more = false;
+    for (const auto& process : processes_.find({guard_->group()})) {
+      if (process.is_zombie() || !stopped.emplace(process.pid, process).second) continue;
+      found_more = host::send_signal(process, SIGSTOP) || found_more;
+    }
+  }
+  signals_.stop_process();
+  for (const auto& [pid, process] : stopped) host::send_signal(process, SIGCONT);
+  const auto away = Clock::now() - begin;
+  if (kill_at_) *kill_at_ += away;
+  if (give_up_at_) *give_up_at_ += away;
 }
 
 void Job::on_stop_signal(int signal) {

@@ -82,6 +82,7 @@ class Job {
   void end_if_deserted();
   void take_stop_signals();
   void on_stop_signal(int signal);
+  void pause();
   void on_rank_end(int rank);
   void advance();
   void end_leftovers();

@@ -148,7 +148,9 @@ void Job::flush_console() {
     if (console_out_.pending_bytes() > 0) fds[1].fd = console_out_.fd();
     if (console_err_.pending_bytes() > 0) fds[2].fd = console_err_.fd();
     ::poll(fds, 3, 200);
-    if (const auto signal = signals_.take()) {
+    if (const auto signal = signals_.take(); signal == SIGTSTP) {
+      signals_.stop_process();
+    } else if (signal) {
       if (result_.exit_code == 0) {
         result_.stop_signal = *signal;
         result_.exit_code = 128 + *signal;

@@ -67,8 +67,9 @@ struct LaunchResult {
 /// `grace_after_failure`. A rank that ends with 0 before it has joined its job (base/rank_status.h) while another waits
 /// for it counts as failed; the exit code is then 1. A SIGINT, SIGTERM, SIGHUP or SIGQUIT to this process asks the
 /// ranks to stop (by SIGINT to the whole job for SIGINT, by SIGTERM for the others), with SIGKILL after
-/// `grace_after_stop`; a second one kills at once. When this process is killed the job is killed with it. Processes
-/// that are not the job's, this process's earlier children among them, are never signalled.
+/// `grace_after_stop`; a second one kills at once. A SIGTSTP (Ctrl-Z) stops the job with this process, and it
+/// goes on with it. When this process is killed the job is killed with it. Processes that are not the job's, this
+/// process's earlier children among them, are never signalled.
 ///
 /// Must be called from a process with one thread. Takes over the stop signals and becomes a child subreaper for its
 /// duration, and restores both. Throws ConfigError (program not found or not executable, port in use), SystemError;

@@ -11,12 +11,12 @@ namespace lockstep::launch {
 
 namespace {
 
-constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP};
 
 }  // namespace
 
 StopSignals::StopSignals() {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGPIPE, SIGCHLD}) {
     Saved saved{signal, {}};
     ::sigaction(signal, nullptr, &saved.action);
     saved_.push_back(saved);
@@ -25,7 +25,8 @@ StopSignals::StopSignals() {
   ::sigemptyset(&caught);
   for (const int signal : kStopSignals) {
     // A blocked signal is queued even when its action is "ignore", so nohup's SIGHUP must not be blocked at all.
-    if (signal != SIGHUP || !was_ignored(SIGHUP)) ::sigaddset(&caught, signal);
+    const bool stays_ignored = (signal == SIGHUP || signal == SIGTSTP) && was_ignored(signal);
+    if (!stays_ignored) ::sigaddset(&caught, signal);
   }
   fd_ = UniqueFd(::signalfd(-1, &caught, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd_) throw SystemError::from_errno("cannot watch for signals (signalfd)", errno);
@@ -62,6 +63,15 @@ std::optional<int> StopSignals::take() {
     return signal;
   }
   return std::nullopt;
+}
+
+void StopSignals::stop_process() const noexcept {
+  sigset_t stop;
+  ::sigemptyset(&stop);
+  ::sigaddset(&stop, SIGTSTP);
+  ::sigprocmask(SIG_UNBLOCK, &stop, nullptr);
+  ::raise(SIGTSTP);
+  ::sigprocmask(SIG_BLOCK, &stop, nullptr);
 }
 
 void StopSignals::restore_in_child() const noexcept {

@@ -9,8 +9,9 @@
 namespace lockstep::launch {
 
 /// Takes over the stop signals of this process for its lifetime and gives everything back at the end: SIGINT, SIGTERM,
-/// SIGHUP and SIGQUIT become readable on a descriptor; SIGPIPE is ignored (a reader of our output that went away must
-/// not kill the job); SIGCHLD gets its default action, since an inherited SIG_IGN would throw exit codes away.
+/// SIGHUP and SIGQUIT, and SIGTSTP (Ctrl-Z), become readable on a descriptor; SIGPIPE is ignored (a reader of our
+/// output that went away must not kill the job); SIGCHLD gets its default action, since an inherited SIG_IGN would
+/// throw exit codes away.
 ///
 /// A SIGHUP that was ignored at start (nohup) stays ignored. A SIGINT or SIGQUIT that was ignored at start (a shell's
 /// background job) is obeyed only when a process sent it, not when a terminal's key did.
@@ -26,8 +27,12 @@ class StopSignals {
   /// Readable when take() has something.
   int fd() const noexcept { return fd_.get(); }
 
-  /// The next stop signal that came in, if any; does not wait.
+  /// The next of these signals that came in, if any; does not wait. The answer to SIGTSTP is stop_process().
   std::optional<int> take();
+
+  /// Stops this process as SIGTSTP does by itself, and returns when it is continued; at once where the system ignores
+  /// SIGTSTP because no shell could continue the process.
+  void stop_process() const noexcept;
 
   /// In a child between fork and exec: the mask and the actions that a program expects at its start. Async-signal-safe.
   void restore_in_child() const noexcept;
