@@ -69,6 +69,14 @@ TEST_F(Usage, TheBashCompletionCompletes) {
       "source <(" + built("bin/lockstep") + " completion bash) && " +
       "COMP_WORDS=(lockstep train --strategy d) COMP_CWORD=3 && _lockstep && echo ${COMPREPLY[@]}";
   EXPECT_EQ(run_command({"bash", "-c", script}).out, "ddp dp\n");
+  const std::string data = "source <(" + built("bin/lockstep") + " completion bash) && COMP_CWORD=";
+  EXPECT_EQ(
+      run_command({"bash", "-c", data + "2 COMP_WORDS=(lockstep data c) && _lockstep && echo ${COMPREPLY[@]}"}).out,
+      "check\n");
+  EXPECT_EQ(
+      run_command({"bash", "-c", data + "3 COMP_WORDS=(lockstep data make --i) && _lockstep && echo ${COMPREPLY[@]}"})
+          .out,
+      "--images\n");
   EXPECT_THAT(lockstep({"completion", "zsh"}).out, StartsWith("#compdef lockstep"));
   expect_refused({"completion", "fish"}, "lockstep completion: 'fish' is not accepted; expected bash or zsh");
 }

@@ -8,7 +8,8 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cli/commands.h"
-#include "lockstep/config/flags.h"
+#include "lockstep/config/command_specs.h"
+#include "lockstep/config/data_flags.h"
 #include "lockstep/config/help.h"
 #include "lockstep/formats/cifar.h"
 #include "lockstep/formats/image_set.h"
@@ -24,45 +25,8 @@ namespace {
 
 constexpr const char* kSubcommands = "make cifar10 DIR, check SPEC";
 
-CommandSpec make_spec() {
-  return {
-      .name = "data make",
-      .summary = "write a generated data set",
-      .usage = "data make cifar10 DIR [--images N] [--seed N] [--json]",
-      .description =
-          "Writes learnable generated images in CIFAR-10's binary format, for where the real ones cannot "
-          "be downloaded. They are not CIFAR-10; the same seed gives the same bytes.",
-      .flags = {{.name = "images",
-                 .kind = FlagKind::kInteger,
-                 .value_name = "N",
-                 .low = static_cast<double>(formats::kMinGeneratedImages),
-                 .high = static_cast<double>(formats::kMaxGeneratedImages),
-                 .fallback = "50000",
-                 .category = "Images",
-                 .help = "training images, in five files; a fifth as many for testing follow"},
-                {.name = "seed",
-                 .kind = FlagKind::kInteger,
-                 .value_name = "N",
-                 .low = 0,
-                 .high = 9007199254740992.0,
-                 .fallback = "0",
-                 .category = "Images",
-                 .help = "seed of labels, phases, brightness and noise"},
-                {.name = "json", .kind = FlagKind::kSwitch, .category = "Output", .help = "print one JSON document"}},
-      .examples = {"lockstep data make cifar10 data/cifar10 --images 10000"}};
-}
-
-CommandSpec check_spec() {
-  return {
-      .name = "data check",
-      .summary = "read a data set through and say what is in it",
-      .usage = "data check SPEC [--json]",
-      .description =
-          "Reads every file of fashion-mnist[:DIR], mnist:DIR, cifar10:DIR or cifar100:DIR, counts what "
-          "is in it and names each problem with its place. Exit code 0: sound, 1: missing or damaged.",
-      .flags = {{.name = "json", .kind = FlagKind::kSwitch, .category = "Output", .help = "print one JSON document"}},
-      .examples = {"lockstep data check fashion-mnist", "lockstep data check cifar10:data/cifar10"}};
-}
+static_assert(config::kMinMadeImages == formats::kMinGeneratedImages);
+static_assert(config::kMaxMadeImages == formats::kMaxGeneratedImages);
 
 struct Parsed {
   std::vector<std::string> words;
@@ -95,7 +59,7 @@ void print(const std::string& words) {
 }
 
 int make(const Arguments& args) {
-  const CommandSpec spec = make_spec();
+  const CommandSpec& spec = config::subcommand_spec("data", "make");
   const auto [words, values] = parse(spec, args);
   if (values.help_requested) {
     print(config::command_help(spec, true));
@@ -114,7 +78,7 @@ int make(const Arguments& args) {
     for (const auto& file : made.files) {
       document["files"].push_back(ordered_json{{"name", file.name}, {"images", file.images}, {"sha256", file.sha256}});
     }
-    print(document.dump(2) + "\n");
+    print(document.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n");
     return 0;
   }
   Table table{.columns = {{"file"}, {"images", Table::Align::kRight}, {"sha256"}}, .rows = {}};
@@ -180,7 +144,7 @@ std::vector<std::string> problems_of(const std::vector<SplitReport>& reports) {
 }
 
 int check(const Arguments& args) {
-  const CommandSpec command = check_spec();
+  const CommandSpec& command = config::subcommand_spec("data", "check");
   const auto [words, values] = parse(command, args);
   if (values.help_requested) {
     print(config::command_help(command, true));
@@ -226,7 +190,7 @@ int check(const Arguments& args) {
 
 int cmd_data(const Arguments& args) {
   if (!args.empty() && (args[0] == "--help" || args[0] == "-h")) {
-    print(text(config::command_help(make_spec(), false), "\n", config::command_help(check_spec(), false)));
+    print(config::command_help(config::command_spec("data"), false));
     return 0;
   }
   const std::string name = args.empty() ? "" : args[0];

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/config/data_flags.h"
 #include "lockstep/config/doctor_flags.h"
 #include "lockstep/config/run_flags.h"
 #include "lockstep/config/train_flags.h"
@@ -10,19 +12,6 @@
 namespace lockstep::config {
 
 namespace {
-
-// Its sub-commands have flags of their own: lockstep data --help.
-CommandSpec data_spec() {
-  return {.name = "data",
-          .summary = "make a generated data set, or check one",
-          .usage = "data make cifar10 DIR | data check SPEC",
-          .description =
-              "Writes generated images in CIFAR-10's format, or reads a data set through and says what is in it. "
-              "lockstep data --help lists the flags of both.",
-          .flags = {},
-          .examples = {"lockstep data check fashion-mnist"},
-          .rest_name = "make|check"};
-}
 
 CommandSpec completion_spec() {
   return {.name = "completion",
@@ -63,6 +52,14 @@ const std::vector<CommandSpec>& command_specs() {
 const CommandSpec& command_spec(std::string_view name) {
   const auto& specs = command_specs();
   const auto found = std::find_if(specs.begin(), specs.end(), [&](const auto& spec) { return spec.name == name; });
+  LOCKSTEP_CHECK(found != specs.end());
+  return *found;
+}
+
+const CommandSpec& subcommand_spec(std::string_view command, std::string_view name) {
+  const auto& specs = command_spec(command).subcommands;
+  const std::string whole = text(command, " ", name);
+  const auto found = std::find_if(specs.begin(), specs.end(), [&](const auto& spec) { return spec.name == whole; });
   LOCKSTEP_CHECK(found != specs.end());
   return *found;
 }

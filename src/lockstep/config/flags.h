@@ -52,7 +52,8 @@ struct CommandSpec {
   std::string description;  ///< paragraphs
   std::vector<Flag> flags;
   std::vector<std::string> examples = {};
-  std::string rest_name = {};  ///< when not empty, words after the flags are allowed: "PROG [ARGS...]"
+  std::string rest_name = {};                 ///< when not empty, words after the flags are allowed: "PROG [ARGS...]"
+  std::vector<CommandSpec> subcommands = {};  ///< named with this command in front: "data make"
 
   const Flag* find(std::string_view name) const;
   std::vector<std::string> flag_names() const;

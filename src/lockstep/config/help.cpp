@@ -80,8 +80,8 @@ std::string overview_help(const std::vector<CommandSpec>& commands) {
          "prints the version. Exit codes: 0 ok, 1 ran and the answer is no, 2 usage or environment error.\n";
 }
 
-std::string command_help(const CommandSpec& command, bool full) {
-  std::string out = text("usage: lockstep ", command.usage, "\n\n", wrap(command.description, 0, 0), "\n");
+std::string command_help(const CommandSpec& command, bool full, std::string_view program) {
+  std::string out = text("usage: ", program, " ", command.usage, "\n\n", wrap(command.description, 0, 0), "\n");
   for (const auto& category : categories(command)) {
     out += text("\n", category, ":\n");
     for (const auto& flag : command.flags) {
@@ -91,6 +91,7 @@ std::string command_help(const CommandSpec& command, bool full) {
   if (!command.examples.empty()) out += "\nexamples:\n";
   for (const auto& example : command.examples) out += text("  ", example, "\n");
   if (!full && !command.flags.empty()) out += text("\nlockstep help ", command.name, " says more about each flag.\n");
+  for (const auto& subcommand : command.subcommands) out += text("\n", command_help(subcommand, true, program));
   return out;
 }
 
@@ -120,6 +121,7 @@ std::string man_command(const CommandSpec& command) {
     out += text(flag.details.empty() ? "" : " ", roff(flag.details), "\n");
   }
   for (const auto& example : command.examples) out += text(".PP\n.EX\n", roff(example), "\n.EE\n");
+  for (const auto& subcommand : command.subcommands) out += man_command(subcommand);
   return out;
 }
 
@@ -150,6 +152,23 @@ std::string command_names(const std::vector<CommandSpec>& commands) {
   return join(names, " ");
 }
 
+// "make check" of data.
+std::string subcommand_names(const CommandSpec& command) {
+  std::vector<std::string> names;
+  for (const auto& subcommand : command.subcommands) names.push_back(subcommand.name.substr(command.name.size() + 1));
+  return join(names, " ");
+}
+
+// The commands and, under their two words, their sub-commands.
+std::vector<CommandSpec> with_subcommands(const std::vector<CommandSpec>& commands) {
+  std::vector<CommandSpec> all;
+  for (const auto& command : commands) {
+    all.push_back(command);
+    all.insert(all.end(), command.subcommands.begin(), command.subcommands.end());
+  }
+  return all;
+}
+
 // Inside single quotes of a shell.
 std::string quoted(std::string_view words) {
   std::string out = "'";
@@ -166,9 +185,16 @@ std::string bash_completion(const std::vector<CommandSpec>& commands) {
       "  COMPREPLY=()\n"
       "  if [ \"$COMP_CWORD\" -eq 1 ] || { [ \"$command\" = help ] && [ \"$COMP_CWORD\" -eq 2 ]; }; then\n"
       "    COMPREPLY=($(compgen -W '",
-      command_names(commands),
-      " --help --version' -- \"$word\"))\n    return\n  fi\n  case \"$command $previous\" in\n");
+      command_names(commands), " --help --version' -- \"$word\"))\n    return\n  fi\n");
   for (const auto& command : commands) {
+    if (command.subcommands.empty()) continue;
+    out += text("  if [ \"$command\" = ", command.name, " ]; then\n    if [ \"$COMP_CWORD\" -eq 2 ]; then\n",
+                "      COMPREPLY=($(compgen -W '", subcommand_names(command), " --help' -- \"$word\"))\n      return\n",
+                "    fi\n    command=\"$command ${COMP_WORDS[2]}\"\n  fi\n");
+  }
+  out += "  case \"$command $previous\" in\n";
+  const auto all = with_subcommands(commands);
+  for (const auto& command : all) {
     for (const auto& flag : command.flags) {
       const std::string head = text("    '", command.name, " --", flag.name, "') COMPREPLY=($(compgen ");
       if (!flag.choices.empty()) {
@@ -181,8 +207,8 @@ std::string bash_completion(const std::vector<CommandSpec>& commands) {
     }
   }
   out += "  esac\n  case \"$command\" in\n";
-  for (const auto& command : commands) {
-    out += text("    ", command.name, ") COMPREPLY=($(compgen -W '", dashed_names(command), "' -- \"$word\")) ;;\n");
+  for (const auto& command : all) {
+    out += text("    '", command.name, "') COMPREPLY=($(compgen -W '", dashed_names(command), "' -- \"$word\")) ;;\n");
   }
   return out + "  esac\n}\ncomplete -o default -F _lockstep lockstep\n";
 }
@@ -208,11 +234,18 @@ std::string zsh_flag(const Flag& flag) {
 }  // namespace
 
 std::string zsh_completion(const std::vector<CommandSpec>& commands) {
-  std::string out = text("#compdef lockstep\n_lockstep() {\n  if (( CURRENT == 2 )); then\n    compadd -- ",
-                         command_names(commands), " --help --version\n    return\n  fi\n",
-                         "  local command=$words[2]\n  shift words\n  (( CURRENT-- ))\n  case $command in\n");
+  std::string out =
+      text("#compdef lockstep\n_lockstep() {\n  if (( CURRENT == 2 )); then\n    compadd -- ", command_names(commands),
+           " --help --version\n    return\n  fi\n", "  local command=$words[2]\n  shift words\n  (( CURRENT-- ))\n");
   for (const auto& command : commands) {
-    out += text("    ", command.name, ")\n      _arguments '--help[list the flags]'");
+    if (command.subcommands.empty()) continue;
+    out += text("  if [[ $command == ", command.name, " ]]; then\n    if (( CURRENT == 2 )); then\n      compadd -- ",
+                subcommand_names(command), " --help\n      return\n    fi\n",
+                "    command=\"$command $words[2]\"\n    shift words\n    (( CURRENT-- ))\n  fi\n");
+  }
+  out += "  case $command in\n";
+  for (const auto& command : with_subcommands(commands)) {
+    out += text("    ", quoted(command.name), ")\n      _arguments '--help[list the flags]'");
     for (const auto& flag : command.flags) out += text(" \\\n        ", zsh_flag(flag));
     out += " \\\n        '*:file:_files' ;;\n";
   }

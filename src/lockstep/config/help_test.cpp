@@ -35,7 +35,11 @@ TEST(FlagSet, NoFlagIsTakenAwaySilently) {
 }
 
 TEST(FlagSet, EveryFlagIsWhole) {
-  for (const auto& spec : command_specs()) {
+  std::vector<CommandSpec> specs = command_specs();
+  for (const auto& command : command_specs()) {
+    specs.insert(specs.end(), command.subcommands.begin(), command.subcommands.end());
+  }
+  for (const auto& spec : specs) {
     std::set<std::string> names;
     for (const auto& flag : spec.flags) {
       const std::string where = spec.name + " --" + flag.name;
@@ -77,6 +81,13 @@ TEST(Help, ManPageAndCompletionsKnowEveryFlagAndChoice) {
     }
   }
   EXPECT_THAT(man, HasSubstr("\\-\\-batch\\-size N"));
+  for (const auto* name : {"make", "check"}) {
+    EXPECT_THAT(man, HasSubstr(text(".SS lockstep data ", name)));
+    for (const auto& flag : subcommand_spec("data", name).flags) {
+      EXPECT_THAT(man, HasSubstr("\\-\\-" + flag.name));
+      EXPECT_THAT(command_help(command_spec("data"), false), HasSubstr("--" + flag.name));
+    }
+  }
 }
 
 }  // namespace
