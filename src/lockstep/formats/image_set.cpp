@@ -83,10 +83,30 @@ fs::path idx_path(const fs::path& folder, std::string_view stem, std::string_vie
   return folder / text(stem, '-', kind);
 }
 
+// All that is missing at once, as long as something that this split needs is.
+void require_idx_files(const fs::path& folder, std::string_view stem) {
+  std::vector<std::string> missing;
+  bool is_needed = false;
+  for (const std::string_view group : {"train", "t10k"}) {
+    for (const auto& [part, kind] : {std::pair("-images", "idx3-ubyte"), std::pair("-labels", "idx1-ubyte")}) {
+      const fs::path path = idx_path(folder, text(group, part), kind);
+      std::error_code error;
+      if (fs::exists(path, error)) continue;
+      missing.push_back(path.filename().string());
+      is_needed = is_needed || group == stem;
+    }
+  }
+  if (!is_needed) return;
+  throw DataError(
+      text(folder.string(), ": the IDX files are not all there, missing: ", join(missing, ", ")),
+      "each may also end in .gz, or have a dot before idx; they are looked for here and one folder further down");
+}
+
 ImageSet read_mnist(const ImageSetSpec& spec, Split split) {
   const fs::path folder = folder_with(spec.folder, {"train-images-idx3-ubyte", "train-images-idx3-ubyte.gz",
                                                     "train-images.idx3-ubyte", "train-images.idx3-ubyte.gz"});
   const std::string stem = split == Split::kTrain ? "train" : "t10k";
+  require_idx_files(folder, stem);
   IdxSet read = read_idx_set(idx_path(folder, stem + "-images", "idx3-ubyte"),
                              idx_path(folder, stem + "-labels", "idx1-ubyte"), 10);
   return {read.images.count,

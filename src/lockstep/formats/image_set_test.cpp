@@ -68,7 +68,9 @@ TEST_F(ImageSets, SaysWhatIsMissingAndHowToGetIt) {
   EXPECT_THAT(error_of([&] { read_image_set(parse_image_set_spec("fashion-mnist:/none"), Split::kTrain); }),
               AllOf(HasSubstr("/none: no such folder"), HasSubstr("dataset-fashion-mnist")));
   const ImageSetSpec here = parse_image_set_spec("mnist:" + folder_.path().string());
-  EXPECT_THAT(error_of([&] { read_image_set(here, Split::kEval); }), HasSubstr("t10k-labels-idx1-ubyte: no such file"));
+  EXPECT_THAT(error_of([&] { read_image_set(here, Split::kEval); }),
+              HasSubstr("the IDX files are not all there, missing: train-images-idx3-ubyte, train-labels-idx1-ubyte, "
+                        "t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/formats/gzip.h"
 #include "lockstep/formats/hash.h"
+#include "lockstep/formats/json_error.h"
 
 namespace lockstep::formats {
 
@@ -134,7 +135,7 @@ std::vector<ManifestEntry> read_manifest(const fs::path& folder) {
     if (schema != kSchema) throw DataError(text("schema is \"", schema, "\", expected \"", kSchema, "\""));
     for (const auto& file : document.at("files")) files.push_back(entry_from_json(file));
   } catch (const json::exception& error) {
-    throw DataError(text(path.string(), ": damaged manifest: ", error.what()));
+    throw DataError(text(path.string(), ": damaged manifest: ", describe(error)));
   } catch (const DataError& error) {
     throw DataError(text(path.string(), ": damaged manifest: ", error.what()));
   }

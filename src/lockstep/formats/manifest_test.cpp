@@ -74,6 +74,7 @@ TEST_F(Manifest, MissingOrDamagedManifestIsAProblem) {
                               R"({"schema":"lockstep.manifest/1","files":[{"name":"a","size":1,"sha256":"xyz"}]})"}) {
     write(kManifestName, content);
     EXPECT_EQ(only_problem().second, Kind::kManifestDamaged) << content;
+    EXPECT_THAT(verify_manifest(folder_.path()).front().what, Not(HasSubstr("[json"))) << content;
   }
   std::filesystem::remove(path(kManifestName));
   EXPECT_EQ(only_problem().second, Kind::kManifestMissing);

@@ -114,9 +114,8 @@ class HeaderReader final : public json::json_sax_t {
   }
   bool binary(json::binary_t&) override { return fail_value("binary data"); }
 
-  bool parse_error(std::size_t position, const std::string&, const json::exception& error) override {
-    throw DataError(text(where_, ": header is not valid JSON at byte ", 8 + position, ": ",
-                         std::string_view(error.what()).substr(0, 200)));
+  bool parse_error(std::size_t position, const std::string&, const json::exception&) override {
+    throw DataError(text(where_, ": header is not valid JSON at byte ", 8 + position));
   }
 
  private:

@@ -9,6 +9,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "lockstep/formats/json_error.h"
 #include "lockstep/formats/manifest.h"
 #include "lockstep/train/weights.h"
 
@@ -89,7 +90,7 @@ RunState read_state(const fs::path& path) {
     }
     return json.get<RunState>();
   } catch (const nlohmann::json::exception& error) {
-    throw CheckpointError(text(file.string(), ": ", error.what()));
+    throw CheckpointError(text(file.string(), ": ", formats::describe(error)));
   }
 }
 

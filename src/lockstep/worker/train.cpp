@@ -14,6 +14,7 @@
 #include "lockstep/c10d/rendezvous.h"
 #include "lockstep/config/train_plan.h"
 #include "lockstep/data/image_dataset.h"
+#include "lockstep/formats/json_error.h"
 #include "lockstep/models/model.h"
 #include "lockstep/telemetry/events.h"
 #include "lockstep/train/device.h"
@@ -28,7 +29,7 @@ config::TrainPlan read_plan(const std::filesystem::path& plan_file) {
   try {
     return config::train_plan_from_json(nlohmann::json::parse(read_file(plan_file)));
   } catch (const nlohmann::json::exception& error) {
-    throw ConfigError(text(plan_file.string(), ": ", error.what()));
+    throw ConfigError(text(plan_file.string(), ": ", formats::describe(error)));
   }
 }
 
