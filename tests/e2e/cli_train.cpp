@@ -225,6 +225,25 @@ TEST_F(Train, SyntheticImagesLargerThanMemoryAreRefusedWithTheirSize) {
   EXPECT_TRUE(fs::is_empty(folder_.path()));
 }
 
+TEST_F(Train, BR094_AutoTakesTheCpuWhereLibTorchHasNoCuda) {
+  CommandOptions with_gpu = options("");
+  with_gpu.environment["LOCKSTEP_NVML_LIBRARY"] = LOCKSTEP_FAKE_NVML;
+  with_gpu.environment["FAKE_NVML_GPUS"] = "NVIDIA T4/7.5/GPU-a/15360/0";
+  with_gpu.environment["CUDA_VISIBLE_DEVICES"] = std::nullopt;
+  const auto device = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> command{built("bin/lockstep"), "train", "--data", "synthetic:1x28x28:64", "--json"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    const CommandResult result = run_command(command, with_gpu);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return document(result)["device"].get<std::string>() + " " + result.err;
+  };
+  EXPECT_THAT(device({}), testing::StartsWith("cuda "));
+  with_gpu.environment["WHY_CPU_ONLY"] = "it has no CUDA library\n";
+  EXPECT_THAT(device({}), testing::AllOf(testing::StartsWith("cpu "),
+                                         HasSubstr("the CPU (no usable GPU: it has no CUDA library)")));
+  EXPECT_THAT(device({"--device", "cuda"}), testing::StartsWith("cuda ")) << "what was asked for is not changed";
+}
+
 TEST_F(Train, ARefusalOfAllRanksIsToldOnce) {
   const CommandResult result = train({"--nproc", "3"}, "bad-data");
   EXPECT_EQ(result.exit_code, 2);

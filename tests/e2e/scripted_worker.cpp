@@ -102,6 +102,11 @@ int train(const lockstep::config::TrainPlan& plan, const std::string& script) {
 int main(int argc, char** argv) {
   std::signal(SIGTERM, [](int) { stop_requested = 1; });
   std::signal(SIGINT, [](int) { stop_requested = 1; });
+  if (argc == 2 && std::string(argv[1]) == "why-cpu-only") {
+    const char* why = std::getenv("WHY_CPU_ONLY");
+    std::fputs(why == nullptr ? "" : why, stdout);
+    return 0;
+  }
   if (argc != 3 || std::string(argv[1]) != "train") {
     std::fputs("usage: scripted_worker train PLAN.json\n", stderr);
     return 2;

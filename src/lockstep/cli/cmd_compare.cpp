@@ -152,7 +152,7 @@ RunFolder open_compare_folder(const config::TrainRequest& request, const std::ve
 int cmd_compare(const Arguments& args) {
   const auto values = read_flags("compare", args);
   if (!values) return 0;
-  const config::Machine machine = look_at_machine(values->text("device") != "cpu");
+  const config::Machine machine = machine_for(*values);
   auto requests = config::resolve_compare(*values, machine);
   int most_processes = 1;
   for (const auto& request : requests) most_processes = std::max(most_processes, request.plan.num_processes());

@@ -74,7 +74,7 @@ void print_end(const config::TrainRequest& request, const TrainOutcome& outcome,
 int cmd_train(const Arguments& args) {
   const auto values = read_flags("train", args);
   if (!values) return 0;
-  const config::Machine machine = look_at_machine(values->text("device") != "cpu");
+  const config::Machine machine = machine_for(*values);
   config::TrainRequest request = config::resolve_train(*values, machine);
   check_data(*values, request.plan.num_processes());
   const auto worker = find_worker();

@@ -2,11 +2,13 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/world.h"
+#include "lockstep/doctor/run_command.h"
 #include "lockstep/host/cpus.h"
 #include "lockstep/host/gpus.h"
 
@@ -27,6 +29,21 @@ config::Machine look_at_machine(bool look_for_gpus) {
   if (machine.gpus_visible == 0) {
     machine.why_no_gpu = inventory.gpus.empty() ? inventory.why_none : visible.problem;
     if (machine.why_no_gpu.empty()) machine.why_no_gpu = "all are hidden";
+  }
+  return machine;
+}
+
+config::Machine machine_for(const config::FlagValues& values) {
+  constexpr auto kPatience = std::chrono::seconds(20);
+  config::Machine machine = look_at_machine(values.text("device") != "cpu");
+  if (machine.gpus_visible == 0 || values.text("device") != "auto" || values.given("devices")) return machine;
+  try {
+    const auto answer = doctor::run_command({find_worker().string(), "why-cpu-only"}, kPatience);
+    if (!answer.ok() || trim(answer.out).empty()) return machine;
+    machine.gpus_visible = 0;
+    machine.why_no_gpu = std::string(trim(answer.out));
+  } catch (const ConfigError&) {
+    // A missing worker is told when it is needed.
   }
   return machine;
 }

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <filesystem>
+
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
@@ -10,14 +12,34 @@
 
 namespace lockstep::train {
 
+namespace {
+
+constexpr const char* kCudaLibrary = "libtorch_cuda.so";
+constexpr const char* kCpuOnly = "this LibTorch was built for the CPU only (it has no libtorch_cuda.so)";
+
+bool is_missing(const std::string& loader_words) {
+  return loader_words.find(text(kCudaLibrary, ": cannot open shared object file")) != std::string::npos;
+}
+
+}  // namespace
+
+std::string why_cpu_only() {
+  Dl_info torch{};
+  std::error_code none;
+  if (::dladdr(reinterpret_cast<const void*>(&at::get_num_threads), &torch) != 0 && torch.dli_fname != nullptr &&
+      std::filesystem::exists(std::filesystem::path(torch.dli_fname).parent_path() / kCudaLibrary, none)) {
+    return "";
+  }
+  if (::dlopen(kCudaLibrary, RTLD_LAZY | RTLD_LOCAL) != nullptr) return "";
+  return is_missing(::dlerror()) ? kCpuOnly : "";
+}
+
 std::string load_cuda() {
   // RTLD_GLOBAL: its static initialisers register the CUDA kernels with the dispatcher that libtorch_cpu owns.
   // Nothing may ask LibTorch about CUDA before this line: the first answer, hasCUDA() in manual_seed() say, is kept.
-  if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+  if (::dlopen(kCudaLibrary, RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     const std::string reason = ::dlerror();
-    const bool is_missing = reason.find("libtorch_cuda.so: cannot open shared object file") != std::string::npos;
-    return is_missing ? "this LibTorch was built for the CPU only (it has no libtorch_cuda.so)"
-                      : text("libtorch_cuda.so does not load: ", reason);
+    return is_missing(reason) ? kCpuOnly : text("libtorch_cuda.so does not load: ", reason);
   }
   try {
     if (torch::cuda::is_available()) return "";

@@ -12,6 +12,10 @@ namespace lockstep::train {
 /// it and no linker flag can drop it. Throws ConfigError when CUDA was asked for and cannot be had, with the reason.
 at::Device prepare_device(std::string_view name, int device_index, int world_size);
 
+/// Why this LibTorch cannot do CUDA at all: "" when it has a CUDA library, whether or not that loads. Quick: a library
+/// that lies beside libtorch_cpu is not loaded.
+std::string why_cpu_only();
+
 /// Loads libtorch_cuda; must come before anything that asks LibTorch about CUDA (torch::manual_seed does). Returns ""
 /// when CUDA is then usable, else the reason why not: a CPU-only LibTorch, a library that does not load (with the
 /// loader's words), or no usable GPU (with CUDA's words).

@@ -43,4 +43,9 @@ int probe() {
   return 0;
 }
 
+int why_cpu_only() {
+  std::cout << train::why_cpu_only() << std::flush;
+  return 0;
+}
+
 }  // namespace lockstep::worker
