@@ -102,7 +102,10 @@ TEST(Program, BadFlagsAreRefusedBeforeAnythingStarts) {
                             {"--nproc"},
                             {"--strategy", "zero9"},
                             {"--device", "tpu"},
-                            {"--seed", "-1"}}) {
+                            {"--seed", "-1"},
+                            {"--nprocs", "2"},
+                            {"stray"},
+                            {"--seed", "1", "--seed", "2"}}) {
     Command command(words, Command::Terminal::kNone, program());
     EXPECT_EQ(command.wait(), 2) << command.err();
     EXPECT_THAT(command.err(), HasSubstr(words.front()));
@@ -138,10 +141,26 @@ TEST(Program, BR053iv_SigtermEndsARankThatWaitsForItsPeers) {
   }
 }
 
+TEST(Program, HelpListsTheFlags) {
+  Command command({"--help"}, Command::Terminal::kNone, program());
+  EXPECT_EQ(command.wait(), 0) << command.err();
+  EXPECT_THAT(command.out(), HasSubstr("usage: example_020_ddp [FLAGS]"));
+  for (const auto* flag : {"--nproc N", "--strategy ddp|dp", "--device auto|cpu|cuda", "--seed N"}) {
+    EXPECT_THAT(command.out(), HasSubstr(flag));
+  }
+}
+
+TEST(Program, AProgramMayHaveArgumentsOfItsOwn) {
+  Command command({"--depth", "3", "--nproc", "2", "in.txt", "--help"}, Command::Terminal::kNone,
+                  text(std::getenv("LOCKSTEP_BUILD_DIR"), "/tests/e2e/argument_program"));
+  EXPECT_EQ(command.wait(), 0) << command.err();
+  EXPECT_THAT(command.out(), HasSubstr("size 2 --depth 3 in.txt --help\n"));
+}
+
 TEST(Program, ARefusalOfAllRanksIsToldOnce) {
   Command command({"run", "--nproc", "2", "--", program(), "--seed", "-1"});
   EXPECT_EQ(command.wait(), 2);
-  const std::string message = "--seed '-1': expected a whole number";
+  const std::string message = "--seed: '-1' is not accepted; expected a whole number";
   const std::string err = command.err();
   EXPECT_THAT(err, HasSubstr(text("lockstep: error: ", message)));
   EXPECT_EQ(err.find(message), err.rfind(message)) << err;

@@ -18,6 +18,8 @@
 #include "lockstep/base/rank_status.h"
 #include "lockstep/base/text.h"
 #include "lockstep/c10d/rendezvous.h"
+#include "lockstep/config/help.h"
+#include "lockstep/config/program_flags.h"
 #include "lockstep/launch/launcher.h"
 #include "lockstep/train/device.h"
 
@@ -28,50 +30,53 @@ namespace {
 struct ProgramOptions {
   int nproc = 1;
   bool nproc_given = false;
-  std::string strategy = "ddp";
-  std::string device = "auto";
+  std::string strategy;
+  std::string device;
   std::uint64_t seed = 0;
+  bool help_requested = false;
   std::vector<std::string> rest;          // the program's own arguments
   std::vector<std::string> for_children;  // everything but --nproc
 };
 
-long long whole_number(const std::string& flag, const std::string& word, long long low, long long high) {
-  long long value = 0;
-  if (!parse_number(word, value) || value < low || value > high) {
-    throw ConfigError(text(flag, " '", word, "': expected a whole number from ", low, " to ", high));
-  }
-  return value;
+[[noreturn]] void refuse_word(const config::CommandSpec& spec, const std::string& word) {
+  constexpr std::string_view kHint = "--help lists the flags of this program";
+  if (!word.starts_with('-'))
+    throw ConfigError(text("unexpected word '", word, "': this program takes flags only"), kHint);
+  std::vector<std::string> known{"--help"};
+  for (const auto& flag : spec.flags) known.push_back(text("--", flag.name));
+  throw ConfigError(config::unknown_name("flag", word, known), kHint);
 }
 
-std::string choice(const std::string& flag, const std::string& word, const std::vector<std::string>& choices) {
-  if (std::find(choices.begin(), choices.end(), word) != choices.end()) return word;
-  throw ConfigError(text(flag, " '", word, "': expected one of ", join(choices, ", ")));
-}
-
-ProgramOptions parse(int argc, char** argv) {
+ProgramOptions parse(int argc, char** argv, const MainOptions& main_options) {
+  static const config::CommandSpec kSpec = config::program_spec();
   ProgramOptions options;
+  std::vector<std::string> ours;
   const std::vector<std::string> words(argv, argv + argc);
   for (std::size_t w = 0; w < words.size(); ++w) {
-    const auto equals = words[w].find('=');
-    const std::string flag = words[w].substr(0, equals);
-    const bool is_ours = flag == "--nproc" || flag == "--strategy" || flag == "--device" || flag == "--seed";
-    if (w == 0 || !is_ours) {
+    const std::string name = words[w].substr(0, words[w].find('='));
+    const bool is_ours = w > 0 && name.starts_with("--") && kSpec.find(name.substr(2)) != nullptr;
+    const bool is_help = w > 0 && !main_options.takes_arguments && (words[w] == "--help" || words[w] == "-h");
+    options.help_requested = options.help_requested || is_help;
+    if (is_help) continue;
+    if (!is_ours) {
+      if (w > 0 && !main_options.takes_arguments) refuse_word(kSpec, words[w]);
       options.rest.push_back(words[w]);
       options.for_children.push_back(words[w]);
       continue;
     }
-    if (equals == std::string::npos && w + 1 == words.size()) throw ConfigError(text(flag, " needs a value"));
-    const std::string value = equals == std::string::npos ? words[++w] : words[w].substr(equals + 1);
-    if (flag == "--nproc") {
-      options.nproc = static_cast<int>(whole_number(flag, value, 1, 4096));
-      options.nproc_given = true;
-      continue;
+    const std::size_t count = name.size() == words[w].size() && w + 1 < words.size() ? 2 : 1;
+    for (std::size_t k = 0; k < count; ++k) {
+      ours.push_back(words[w + k]);
+      if (name != "--nproc") options.for_children.push_back(words[w + k]);
     }
-    if (flag == "--strategy") options.strategy = choice(flag, value, {"ddp", "dp"});
-    if (flag == "--device") options.device = choice(flag, value, {"auto", "cpu", "cuda"});
-    if (flag == "--seed") options.seed = static_cast<std::uint64_t>(whole_number(flag, value, 0, INT64_MAX));
-    options.for_children.insert(options.for_children.end(), {flag, value});
+    w += count - 1;
   }
+  const auto values = config::parse_flags(kSpec, ours);
+  options.nproc = static_cast<int>(values.integer("nproc"));
+  options.nproc_given = values.given("nproc");
+  options.strategy = values.text("strategy");
+  options.device = values.text("device");
+  options.seed = static_cast<std::uint64_t>(values.integer("seed"));
   return options;
 }
 
@@ -160,10 +165,15 @@ int run_ranks(const ProgramOptions& options, World world, const std::function<vo
 
 }  // namespace
 
-int main(int argc, char** argv, const std::function<void(Session&)>& body) {
+int main(int argc, char** argv, const std::function<void(Session&)>& body, const MainOptions& main_options) {
   std::string who;
   try {
-    const auto options = parse(argc, argv);
+    const auto options = parse(argc, argv, main_options);
+    if (options.help_requested) {
+      const auto name = std::filesystem::path(argv[0]).filename().string();
+      std::cout << config::command_help(config::program_spec(), true, name) << std::flush;
+      return 0;
+    }
     const World world = world_from_environment(process_environment());
     check_started_once(options, world);
     if (options.nproc > 1 && options.strategy == "ddp") return launch_self(options);
