@@ -23,8 +23,8 @@ using testing::HasSubstr;
 class Doctor : public testing::Test {
  protected:
   Doctor() {
-    worker(R"(echo '{"torch":"2.11.0","threads":2,"cuda_built":true,"cuda_available":false,)"
-           R"("cuda_error":"CUDA finds no usable GPU","devices":[]}')");
+    worker(R"(echo '{"torch":"2.11.0","threads":2,"cuda_available":false,"cuda_library":"/t/libtorch_cuda.so",)"
+           R"("loaded_objects":["/t/libtorch_cuda.so"],"cuda_error":"CUDA finds no usable GPU","devices":[]}')");
     variables_["LOCKSTEP_NVML_LIBRARY"] = "/no/such/library.so";
   }
 
@@ -38,8 +38,9 @@ class Doctor : public testing::Test {
   void two_gpus() {
     variables_["LOCKSTEP_NVML_LIBRARY"] = LOCKSTEP_FAKE_NVML;
     variables_["FAKE_NVML_GPUS"] = "NVIDIA T4/7.5/GPU-a/15360/0;NVIDIA T4/7.5/GPU-b/15360/0";
-    worker(R"(echo '{"torch":"2.11.0","threads":2,"cuda_built":true,"cuda_version":"13.0","cuda_available":true,)"
-           R"("cuda_error":"","devices":[{"index":0,"kernel":"ok"},{"index":1,"kernel":"ok"}]}')");
+    worker(R"(echo '{"torch":"2.11.0","threads":2,"cuda_version":"13.0","cuda_available":true,"cuda_error":"",)"
+           R"("cuda_library":"/t/libtorch_cuda.so","loaded_objects":["/t/libtorch_cuda.so"],)"
+           R"("devices":[{"index":0,"kernel":"ok"},{"index":1,"kernel":"ok"}]}')");
   }
 
   /// Runs the command; keeps exit code and standard output.
@@ -101,7 +102,7 @@ TEST_F(Doctor, AnUnmetRequirementExitsWithOne) {
 
 TEST_F(Doctor, BR094_ACpuOnlyLibTorchOnAMachineWithGpusExitsWithOne) {
   two_gpus();
-  worker(R"(echo '{"torch":"2.11.0","threads":2,"cuda_built":false,"cuda_available":false,)"
+  worker(R"(echo '{"torch":"2.11.0","threads":2,"cuda_available":false,"cuda_library":"","loaded_objects":[],)"
          R"("cuda_error":"this LibTorch was built for the CPU only","devices":[]}')");
   run("--json");
   EXPECT_EQ(exit_code_, 1) << out_;

@@ -48,16 +48,18 @@ Result check_cuda(const Machine& machine) {
     case CudaState::kCpuOnlyLibTorch:
       result.what = "this LibTorch is built for the CPU only";
       if (matters) {
-        result.why = "it has no libtorch_cuda.so, so the GPUs of this machine cannot be used";
-        result.hint = "run scripts/setup.sh without LIBTORCH, or download LibTorch for CUDA";
+        result.why = text("there is no libtorch_cuda.so beside ", probe.loaded("libtorch_cpu.so"),
+                          ", so the GPUs of this machine cannot be used");
+        result.hint = "run scripts/setup.sh without LIBTORCH, or set LIBTORCH to a LibTorch for CUDA";
       }
       return result;
     case CudaState::kLibraryNotLoaded:
       result.what = "LibTorch has a CUDA library, but it does not load";
-      result.why = probe.cuda_error;
+      result.why = text(probe.cuda_library, " is not among the ", probe.loaded_objects.size(),
+                        " libraries in the process: ", probe.cuda_error);
       result.hint =
           "the libraries of the nvidia-* wheels must lie beside torch (site-packages/nvidia/*/lib) or in "
-          "LD_LIBRARY_PATH; a program of your own that links LibTorch itself needs "
+          "LD_LIBRARY_PATH. Programs with lockstep::main load it by themselves; one that uses LibTorch alone needs "
           "-Wl,--no-as-needed -ltorch_cuda";
       return result;
     case CudaState::kNoUsableGpu:

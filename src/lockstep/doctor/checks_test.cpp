@@ -30,6 +30,7 @@ class Checks : public testing::Test {
     machine_.run = run_command;
     machine_.probe.torch = "2.11.0";
     machine_.probe.threads = 2;
+    machine_.probe.loaded_objects = {"/torch/lib/libtorch_cpu.so", "/torch/lib/libc10.so"};
     std::filesystem::create_directories(root_.path() / "dev/shm");
     write("proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n");
   }
@@ -150,18 +151,22 @@ TEST_F(Checks, BR094_EachStateOfCudaHasItsOwnTextAndFailsOnlyWhereThereAreGpus) 
     CudaState state;
     const char* error;
     const char* what;
+    const char* why;
     const char* hint;
   };
   const Case cases[] = {
-      {CudaState::kCpuOnlyLibTorch, "", "built for the CPU only", "scripts/setup.sh"},
-      {CudaState::kLibraryNotLoaded, "libcudnn.so.9: cannot open", "does not load", "--no-as-needed"},
-      {CudaState::kNoUsableGpu, "no CUDA-capable device", "finds no usable GPU", "dmesg"},
+      {CudaState::kCpuOnlyLibTorch, "", "built for the CPU only", "beside /torch/lib/libtorch_cpu.so",
+       "scripts/setup.sh"},
+      {CudaState::kLibraryNotLoaded, "libcudnn.so.9: cannot open", "does not load",
+       "not among the 2 libraries in the process: libcudnn.so.9", "-Wl,--no-as-needed -ltorch_cuda"},
+      {CudaState::kNoUsableGpu, "no CUDA-capable device", "finds no usable GPU", "no CUDA-capable", "dmesg"},
   };
   for (const Case& c : cases) {
     with_gpus(1);
     without_cuda(c.state, c.error);
     EXPECT_EQ(check_cuda(machine_).status, Status::kFail) << c.what;
     EXPECT_THAT(check_cuda(machine_).what, HasSubstr(c.what));
+    EXPECT_THAT(check_cuda(machine_).why, HasSubstr(c.why));
     EXPECT_THAT(check_cuda(machine_).hint, HasSubstr(c.hint));
     with_gpus(0);
     without_cuda(c.state, c.error);

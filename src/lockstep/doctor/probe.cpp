@@ -18,10 +18,20 @@ std::string version_in(const std::string& words) {
   return std::regex_search(words, found, kVersion) ? found[1].str() : std::string();
 }
 
-CudaState classify(const nlohmann::json& answer, const std::string& error) {
-  if (answer.value("cuda_available", false)) return CudaState::kUsable;
-  if (!answer.value("cuda_built", true)) return CudaState::kCpuOnlyLibTorch;
-  return error.find("does not load") != std::string::npos ? CudaState::kLibraryNotLoaded : CudaState::kNoUsableGpu;
+/// The major version of the CUDA runtime in the process: hooks that find no GPU do not tell theirs.
+std::string runtime_version(const Probe& probe) {
+  constexpr std::string_view kRuntime = "libcudart.so.";
+  for (const std::string& object : probe.loaded_objects) {
+    const std::string name = std::filesystem::path(object).filename();
+    if (name.starts_with(kRuntime)) return name.substr(kRuntime.size());
+  }
+  return "";
+}
+
+CudaState classify(const Probe& probe, bool is_available) {
+  if (is_available) return CudaState::kUsable;
+  if (!probe.loaded("libtorch_cuda.so").empty()) return CudaState::kNoUsableGpu;
+  return probe.cuda_library.empty() ? CudaState::kCpuOnlyLibTorch : CudaState::kLibraryNotLoaded;
 }
 
 Probe failed(std::string failure, std::string hint) {
@@ -39,6 +49,13 @@ std::string last_words(const CommandOutput& output) {
 
 }  // namespace
 
+std::string Probe::loaded(std::string_view file_name) const {
+  for (const std::string& object : loaded_objects) {
+    if (std::filesystem::path(object).filename() == file_name) return object;
+  }
+  return "";
+}
+
 Probe parse_probe(const std::string& json) {
   try {
     const auto answer = nlohmann::json::parse(json);
@@ -50,7 +67,10 @@ Probe parse_probe(const std::string& json) {
       probe.cuda_version = version_in(answer["cuda_version"].get<std::string>());
     }
     probe.cuda_error = answer.value("cuda_error", "");
-    probe.cuda = classify(answer, probe.cuda_error);
+    probe.cuda_library = answer.at("cuda_library").get<std::string>();
+    probe.loaded_objects = answer.at("loaded_objects").get<std::vector<std::string>>();
+    if (probe.cuda_version.empty()) probe.cuda_version = runtime_version(probe);
+    probe.cuda = classify(probe, answer.at("cuda_available").get<bool>());
     for (const auto& device : answer.value("devices", nlohmann::json::array())) {
       probe.devices.push_back({device.at("index").get<int>(), device.value("kernel", "ok")});
     }

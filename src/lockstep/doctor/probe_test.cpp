@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "lockstep/base/file.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep::doctor {
 namespace {
@@ -27,7 +28,8 @@ class WorkerProbe : public testing::Test {
 
 TEST_F(WorkerProbe, ReadsTheAnswer) {
   const Probe probe = probe_with(
-      R"([ "$1" = probe ] && echo '{"torch":"2.11.0","threads":2,"cpu_capability":"AVX2","cuda_built":true,)"
+      R"([ "$1" = probe ] && echo '{"torch":"2.11.0","threads":2,"cpu_capability":"AVX2",)"
+      R"("cuda_library":"/t/libtorch_cuda.so","loaded_objects":["/t/libtorch_cpu.so","/t/libtorch_cuda.so"],)"
       R"("cuda_version":"CUDA Runtime 13.0","cuda_available":true,"cuda_error":"",)"
       R"("devices":[{"index":0,"kernel":"ok"},{"index":1,"kernel":"no kernel image is available"}],"new":1}')");
   ASSERT_TRUE(probe.answered()) << probe.failure;
@@ -39,17 +41,17 @@ TEST_F(WorkerProbe, ReadsTheAnswer) {
   EXPECT_EQ(probe.devices[1].kernel, "no kernel image is available");
 }
 
-TEST_F(WorkerProbe, BR094_TellsThreeStatesOfCudaApart) {
-  EXPECT_EQ(parse_probe(R"({"torch":"2.11.0","cuda_built":false,"cuda_available":false})").cuda,
-            CudaState::kCpuOnlyLibTorch);
-  EXPECT_EQ(parse_probe(R"({"torch":"2.11.0","cuda_built":true,"cuda_available":false,)"
-                        R"("cuda_error":"libtorch_cuda.so does not load: libcudnn.so.9: cannot open"})")
-                .cuda,
-            CudaState::kLibraryNotLoaded);
-  EXPECT_EQ(parse_probe(R"({"torch":"2.11.0","cuda_built":true,"cuda_available":false,)"
-                        R"("cuda_error":"CUDA finds no usable GPU: no CUDA-capable device is detected"})")
-                .cuda,
-            CudaState::kNoUsableGpu);
+TEST_F(WorkerProbe, BR094_TellsThreeStatesOfCudaApartByTheLoadedObjects) {
+  const auto answer = [](const char* library, const char* loaded) {
+    return parse_probe(text(R"({"torch":"2.11.0","cuda_available":false,"cuda_error":"","cuda_library":")", library,
+                            R"(","loaded_objects":["/t/libtorch_cpu.so")", loaded, "]}"));
+  };
+  EXPECT_EQ(answer("", "").cuda, CudaState::kCpuOnlyLibTorch);
+  EXPECT_EQ(answer("/t/libtorch_cuda.so", R"(,"/t/libtorch_cuda.so.old")").cuda, CudaState::kLibraryNotLoaded);
+  const Probe probe = answer("/t/libtorch_cuda.so", R"(,"/t/libtorch_cuda.so","/n/libcudart.so.13")");
+  EXPECT_EQ(probe.cuda, CudaState::kNoUsableGpu);
+  EXPECT_EQ(probe.loaded("libtorch_cpu.so"), "/t/libtorch_cpu.so");
+  EXPECT_EQ(probe.cuda_version, "13");
 }
 
 TEST_F(WorkerProbe, ShowsTheLoadersMessage) {

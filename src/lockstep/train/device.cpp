@@ -3,43 +3,46 @@
 #include <dlfcn.h>
 
 #include <filesystem>
+#include <system_error>
+#include <typeinfo>
 
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/host/gpus.h"
+#include "lockstep/host/loaded_objects.h"
 
 namespace lockstep::train {
 
-namespace {
-
-constexpr const char* kCudaLibrary = "libtorch_cuda.so";
-constexpr const char* kCpuOnly = "this LibTorch was built for the CPU only (it has no libtorch_cuda.so)";
-
-bool is_missing(const std::string& loader_words) {
-  return loader_words.find(text(kCudaLibrary, ": cannot open shared object file")) != std::string::npos;
+std::filesystem::path cuda_library() {
+  for (const auto& object : host::loaded_objects()) {
+    if (object.filename() != "libtorch_cpu.so") continue;
+    const auto library = object.parent_path() / "libtorch_cuda.so";
+    std::error_code none;
+    return std::filesystem::exists(library, none) ? library : std::filesystem::path();
+  }
+  return {};
 }
 
-}  // namespace
-
 std::string why_cpu_only() {
-  Dl_info torch{};
-  std::error_code none;
-  if (::dladdr(reinterpret_cast<const void*>(&at::get_num_threads), &torch) != 0 && torch.dli_fname != nullptr &&
-      std::filesystem::exists(std::filesystem::path(torch.dli_fname).parent_path() / kCudaLibrary, none)) {
-    return "";
-  }
-  if (::dlopen(kCudaLibrary, RTLD_LAZY | RTLD_LOCAL) != nullptr) return "";
-  return is_missing(::dlerror()) ? kCpuOnly : "";
+  return cuda_library().empty() ? "this LibTorch was built for the CPU only (it has no libtorch_cuda.so)" : "";
 }
 
 std::string load_cuda() {
+  const auto library = cuda_library();
+  if (library.empty()) return why_cpu_only();
+  // By its path: by name, the loader would look in the run path of whatever object this function was linked into.
   // RTLD_GLOBAL: its static initialisers register the CUDA kernels with the dispatcher that libtorch_cpu owns.
   // Nothing may ask LibTorch about CUDA before this line: the first answer, hasCUDA() in manual_seed() say, is kept.
-  if (::dlopen(kCudaLibrary, RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    const std::string reason = ::dlerror();
-    return is_missing(reason) ? kCpuOnly : text("libtorch_cuda.so does not load: ", reason);
+  if (::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    return text("libtorch_cuda.so does not load: ", ::dlerror());
+  }
+  if (typeid(at::detail::getCUDAHooks()) == typeid(at::CUDAHooksInterface)) {
+    return "LibTorch was asked about CUDA before libtorch_cuda.so was loaded, and keeps its first answer: ask within "
+           "lockstep::main, or call lockstep::train::load_cuda() first";
   }
   try {
     if (torch::cuda::is_available()) return "";
@@ -70,7 +73,10 @@ at::Device prepare_device(std::string_view name, int device_index, int world_siz
   if (name == "auto" && !has_visible_gpu()) return at::kCPU;
   const std::string reason = load_cuda();
   if (!reason.empty()) {
-    if (name == "auto") return at::kCPU;
+    if (name == "auto") {
+      log::warning(text("this machine has a GPU, but the CPU is used: ", reason, "; `lockstep doctor` says more"));
+      return at::kCPU;
+    }
     throw ConfigError(text("device cuda: ", reason), "`lockstep doctor` says more; --device cpu trains on the CPU");
   }
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index));

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/text.h"
+#include "lockstep/host/loaded_objects.h"
 #include "lockstep/train/device.h"
 #include "lockstep/worker/commands.h"
 
@@ -16,7 +17,9 @@ int probe() {
                         {"threads", at::get_num_threads()},
                         {"cpu_capability", at::get_cpu_capability()}};
   const std::string reason = train::load_cuda();
-  report["cuda_built"] = reason.find("built for the CPU only") == std::string::npos;
+  report["cuda_library"] = train::cuda_library().string();
+  report["loaded_objects"] = nlohmann::json::array();
+  for (const auto& object : host::loaded_objects()) report["loaded_objects"].push_back(object.string());
   report["cuda_available"] = reason.empty();
   report["cuda_error"] = reason;
   report["devices"] = nlohmann::json::array();
