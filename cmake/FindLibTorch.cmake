@@ -1,11 +1,15 @@
 # FindLibTorch: plain imported target LibTorch::LibTorch for the CPU libraries of any LibTorch 2.9 or newer:
 # a PyPI wheel, an unpacked LibTorch archive or an installed source build, with or without CUDA.
 #
-# Looked for in: -DLIBTORCH=DIR, the environment variable LIBTORCH, .venv/ of the checkout, `python3 -c "import torch"`.
+# Looked for in: -DLIBTORCH=DIR, the environment variable LIBTORCH, LIBTORCH_DEFAULT (an installed Lockstep says with it
+# what it was built with), .venv/ of the project, `python3 -c "import torch"`.
 # LibTorch's own CMake package is not used, since it demands a CUDA toolkit even for CPU use. libtorch_cuda is never
 # linked: what needs a GPU loads it at run time, so that CPU programs start fast and the linker cannot drop it.
 #
-# Sets LibTorch_VERSION, LibTorch_ROOT, LibTorch_LIB_DIR, LibTorch_HAS_CUDA, LOCKSTEP_PYTHON.
+# Sets LibTorch_FOUND, LibTorch_VERSION, LibTorch_ROOT, LibTorch_LIB_DIR, LibTorch_HAS_CUDA.
+
+include(FindPackageHandleStandardArgs)
+find_package(Threads REQUIRED)
 
 set(LIBTORCH "" CACHE PATH "LibTorch root: the folder that holds include/ and lib/")
 
@@ -14,6 +18,8 @@ if(LIBTORCH)
   list(APPEND _candidates ${LIBTORCH})
 elseif(DEFINED ENV{LIBTORCH})
   list(APPEND _candidates $ENV{LIBTORCH})
+elseif(LIBTORCH_DEFAULT)
+  list(APPEND _candidates ${LIBTORCH_DEFAULT})
 else()
   file(GLOB _venv ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
   list(APPEND _candidates ${_venv})
@@ -36,9 +42,11 @@ if(NOT LibTorch_ROOT)
   if(NOT _tried)
     set(_tried "nothing to try: LIBTORCH is not set, there is no .venv/ and python3 has no torch")
   endif()
-  message(FATAL_ERROR "LibTorch was not found (looked in: ${_tried}).\n"
-      "A usable root holds lib/libtorch_cpu.so and include/torch/. Run scripts/setup.sh, which installs the wheel into "
-      ".venv/, or pass -DLIBTORCH=DIR (an unpacked LibTorch archive, or .../site-packages/torch).")
+  string(CONCAT _problem "LibTorch was not found (looked in: ${_tried}). A usable root holds lib/libtorch_cpu.so and "
+      "include/torch/. Run Lockstep's scripts/setup.sh, which installs the wheel into .venv/, or pass -DLIBTORCH=DIR (an "
+      "unpacked LibTorch archive, or .../site-packages/torch).")
+  find_package_handle_standard_args(LibTorch REQUIRED_VARS LibTorch_ROOT REASON_FAILURE_MESSAGE "${_problem}")
+  return()
 endif()
 
 file(STRINGS ${LibTorch_ROOT}/include/torch/headeronly/version.h _version_lines REGEX "TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
@@ -52,9 +60,13 @@ foreach(_part MAJOR MINOR PATCH)
 endforeach()
 list(JOIN LibTorch_VERSION "." LibTorch_VERSION)
 if(LibTorch_VERSION VERSION_LESS 2.9)
-  message(FATAL_ERROR "LibTorch ${LibTorch_VERSION} in ${LibTorch_ROOT} is too old: Lockstep needs 2.9 or newer "
+  string(CONCAT _problem "LibTorch ${LibTorch_VERSION} in ${LibTorch_ROOT} is too old: Lockstep needs 2.9 or newer "
       "(Debian's own package is 1.13). Run scripts/setup.sh, or pass -DLIBTORCH=DIR.")
+  set(LibTorch_ROOT "")
+  find_package_handle_standard_args(LibTorch REQUIRED_VARS LibTorch_ROOT REASON_FAILURE_MESSAGE "${_problem}")
+  return()
 endif()
+set(LibTorch_FOUND TRUE)
 
 set(LibTorch_LIB_DIR ${LibTorch_ROOT}/lib)
 set(LibTorch_HAS_CUDA OFF)
@@ -97,14 +109,6 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND _dynamic MATCHES "NEEDED[^\n]*\\[(li
   endif()
 endif()
 
-# The interpreter that owns this LibTorch, when it came from a wheel: the parity tests run it.
-set(LOCKSTEP_PYTHON "" CACHE FILEPATH "Python with the same torch, for the parity tests")
-if(NOT LOCKSTEP_PYTHON)
-  get_filename_component(_python ${LibTorch_ROOT}/../../../../bin/python3 ABSOLUTE)
-  if(EXISTS ${_python})
-    set(LOCKSTEP_PYTHON ${_python})
-  endif()
+if(NOT LibTorch_FIND_QUIETLY)
+  message(STATUS "LibTorch ${LibTorch_VERSION} in ${LibTorch_ROOT} (CUDA: ${LibTorch_HAS_CUDA}; OpenMP: ${LibTorch_OPENMP})")
 endif()
-
-message(STATUS "LibTorch ${LibTorch_VERSION} in ${LibTorch_ROOT} (CUDA: ${LibTorch_HAS_CUDA}; OpenMP: ${LibTorch_OPENMP}; "
-    "Python: ${LOCKSTEP_PYTHON})")

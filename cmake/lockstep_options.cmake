@@ -13,6 +13,7 @@ option(LOCKSTEP_TORCH "Build the torch side (library, worker); OFF builds the to
 option(LOCKSTEP_BUILD_TESTS "Build the tests" ${LOCKSTEP_TOP_LEVEL})
 option(LOCKSTEP_BUILD_EXAMPLES "Build examples/" ${LOCKSTEP_TOP_LEVEL})
 option(LOCKSTEP_BUILD_BENCHMARKS "Build benchmarks/micro" OFF)
+option(LOCKSTEP_INSTALL "Have rules for cmake --install" ${LOCKSTEP_TOP_LEVEL})
 option(LOCKSTEP_WERROR "Treat warnings as errors" OFF)
 set(LOCKSTEP_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize= (e.g. address,undefined or thread)")
 

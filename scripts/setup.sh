@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(g++ cmake ninja-build ccache libcli11-dev nlohmann-json3-dev libtomlplusplus-dev zlib1g-dev libssl-dev
-  libgtest-dev libgmock-dev dataset-fashion-mnist ca-certificates python3)
+  libgtest-dev libgmock-dev pkg-config dataset-fashion-mnist ca-certificates python3)
 [ -n "${LIBTORCH:-}" ] || packages+=(python3-venv)
 wheel_needs_gb=12
 dry_run=false system_packages=true

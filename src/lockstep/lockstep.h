@@ -26,3 +26,4 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedule.h"
+#include "lockstep/train/device.h"
