@@ -56,6 +56,7 @@ class Consumer:
         self.blocks = dict(re.findall(r"^```(?:sh|cmake) (\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
         prefix = "shared-prefix" if arguments.way == "shared" else "prefix"
         self.variables = {"PREFIX": str(arguments.build / "consumer" / prefix), "LIBTORCH": str(arguments.libtorch),
+                          "CMAKE_BUILD_PARALLEL_LEVEL": os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count())),
                           "LD_LIBRARY_PATH": None, "CUDA_VISIBLE_DEVICES": None, "PKG_CONFIG_PATH": None}
         self.no_gpu = {"LOCKSTEP_NVML_LIBRARY": "/no/such/library.so"}
         self.one_gpu = {} if arguments.gpu else {"LOCKSTEP_NVML_LIBRARY": str(arguments.fake_nvml), "FAKE_NVML_GPUS": GPU}
@@ -120,6 +121,16 @@ class Consumer:
         _, err = run([program, "--device", "cuda"], self.folder, {**variables, "CUDA_VISIBLE_DEVICES": ""}, exit_code=2)
         expect(f"device cuda: {'CUDA finds no usable GPU' if has_cuda else reason}" in err, f"'{reason}'", err)
 
+    def check_early_question(self, program):
+        """A program that asks LibTorch about CUDA before it is loaded is told so, and how to do it."""
+        if not self.cuda_library.exists():
+            return
+        warning = "the CPU is used: LibTorch was asked about CUDA before libtorch_cuda.so was loaded"
+        for argument, is_warned in (("ask-first", True), ("load-first", False)):
+            _, err = run([program, argument], self.folder, {**self.variables, **self.one_gpu})
+            expect((warning in " ".join(err.split())) == is_warned,
+                   f"{argument}: {'a' if is_warned else 'no'} warning '{warning}'", err)
+
     def check(self):
         """Build and run the program in every block of this way."""
         way = self.arguments.way
@@ -132,6 +143,8 @@ class Consumer:
             self.check_linked(program, has_run_path)
             libraries = None if has_run_path else str(self.arguments.libtorch / "lib")
             self.check_runs(program, {**self.variables, "LD_LIBRARY_PATH": libraries})
+            if block == "cmake":
+                self.check_early_question(program)
             if not has_run_path:
                 run([program], self.folder, {**self.variables, **self.no_gpu}, exit_code=127)
 

@@ -44,6 +44,9 @@ std::string loaded_libtorch_cuda() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const std::string first = argc > 1 ? argv[1] : "";
+  if (first == "load-first") lockstep::train::load_cuda();
+  if (first == "load-first" || first == "ask-first") torch::cuda::is_available();
   return lockstep::main(argc, argv, [](lockstep::Session& session) {
     auto model = session.place(MyNet());
     auto optimizer = lockstep::optim::SGD(model->parameters(), {.lr = 0.1});
