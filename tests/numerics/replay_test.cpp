@@ -1,165 +1,49 @@
-// Replays training runs of the Python referee (tests/numerics/python/numerics.py): same initial weights, same batches;
-// the weights at the end, every loss, the first step's gradients and the gradient norms must agree within the case's
-// tolerance. Ranks are real processes over shared memory.
+// Replays every training run that the Python referee (tests/numerics/python/numerics.py) lists, under every strategy
+// that can run it; ranks are real processes over shared memory, and threads for dp. The table of the differences is
+// printed at the end; docs/reference/parity.md holds a copy.
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <string>
-
-#include <torch/torch.h>
-#include <nlohmann/json.hpp>
+#include <thread>
 
 #include "dist/run_ranks.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/communicator.h"
-#include "lockstep/models/loss.h"
-#include "lockstep/models/model.h"
-#include "lockstep/optim/optimizer.h"
-#include "lockstep/parallel/strategy.h"
-#include "lockstep/train/engine.h"
-#include "lockstep/train/weights.h"
+#include "numerics/replay.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-using Tensors = std::map<std::string, at::Tensor>;
-
-Tensors read_tensors(const fs::path& path) {
-  Tensors tensors;
-  for (auto& entry : train::load_tensors(path)) tensors.emplace(entry.name, entry.tensor);
-  return tensors;
-}
-
-std::unique_ptr<optim::Optimizer> make_optimizer(const nlohmann::json& run, std::vector<at::Tensor> parameters) {
-  const auto& settings = run.at("settings");
-  const double lr = settings.at("lr");
-  const double weight_decay = settings.at("weight_decay");
-  if (run.at("optimizer") == "SGD") {
-    return std::make_unique<optim::SGD>(parameters, optim::SgdOptions{.lr = lr,
-                                                                      .momentum = settings.at("momentum"),
-                                                                      .dampening = settings.at("dampening"),
-                                                                      .weight_decay = weight_decay,
-                                                                      .nesterov = settings.at("nesterov")});
-  }
-  const optim::AdamOptions options{.lr = lr,
-                                   .beta1 = settings.at("betas").at(0),
-                                   .beta2 = settings.at("betas").at(1),
-                                   .eps = settings.at("eps"),
-                                   .weight_decay = weight_decay};
-  if (run.at("optimizer") == "Adam") return std::make_unique<optim::Adam>(parameters, options);
-  return std::make_unique<optim::AdamW>(parameters, options);
-}
-
-class Replay {
- public:
-  Replay(fs::path folder, bool fuse, comm::Communicator& communicator)
-      : folder_(std::move(folder)),
-        run_(nlohmann::json::parse(read_file(folder_ / "case.json"))),
-        batches_(read_tensors(folder_ / "batches.safetensors")),
-        rank_(communicator.rank()) {
-    const bool is_cnn = run_.at("model") == "cnn";
-    model_ = models::make_model(run_.at("model"),
-                                is_cnn ? models::ModelShape{3, 32, 32, 10} : models::ModelShape{1, 28, 28, 10},
-                                {.fuse = fuse});
-    train::copy_by_name(train::state_tensors(*model_), train::load_tensors(folder_ / "initial.safetensors"), "initial");
-    optimizer_ = make_optimizer(run_, model_->parameters());
-    strategy_ = communicator.size() == 1 ? parallel::make_single() : parallel::make_ddp(communicator, {});
-    engine_ = std::make_unique<train::Engine>(*model_, *optimizer_, *strategy_, options());
-  }
-
-  void run() {
-    const auto& steps = run_.at("steps");
-    for (std::size_t step = 0; step < steps.size(); ++step) {
-      replay_step(step, steps.at(step));
-      if (::testing::Test::HasFailure()) return;
-    }
-    compare(train::state_tensors(*model_), read_tensors(folder_ / "final.safetensors"), "final");
-  }
-
- private:
-  train::EngineOptions options() const {
-    train::EngineOptions options{.average = train::Average::kRanks};
-    if (run_.at("clip") > 0) options.clip_norm = run_.at("clip");
-    optim::Schedule schedule{.base_lr = run_.at("settings").at("lr")};
-    if (run_.at("warmup") > 0) {
-      schedule.base_lr *= run_.at("world").get<double>();
-      schedule.warmup_steps = run_.at("warmup");
-    }
-    options.schedule = schedule;
-    return options;
-  }
-
-  void replay_step(std::size_t step, const nlohmann::json& expected) {
-    const int accumulate = run_.at("accumulate");
-    engine_->set_gradient_observer([&](double scale) {
-      if (step == 0) compare_first_gradients(scale);
-    });
-    for (int micro = 0; micro < accumulate; ++micro) {
-      const std::string name = text("step", step, ".rank", rank_, ".micro", micro);
-      const auto& input = batches_.at(name + ".input");
-      const auto& label = batches_.at(name + ".label");
-      double own_loss = 0;
-      const auto result = engine_->micro_step(label.size(0), micro + 1 == accumulate, [&] {
-        auto loss = models::cross_entropy(model_->forward(input), label);
-        own_loss = loss.item<double>();
-        return loss;
-      });
-      EXPECT_NEAR(own_loss,
-                  expected.at("losses").at(static_cast<std::size_t>(rank_)).at(static_cast<std::size_t>(micro)), 1e-5)
-          << name;
-      if (!result.updated) continue;
-      EXPECT_DOUBLE_EQ(result.lr, expected.at("lr")) << "step " << step;
-      if (expected.contains("grad_norm")) {
-        EXPECT_NEAR(engine_->last_gradient_norm().value(), expected.at("grad_norm"), 1e-5) << "step " << step;
-      }
-    }
-  }
-
-  void compare_first_gradients(double scale) {
-    std::vector<optim::NamedTensor> gradients;
-    for (const auto& segment : engine_->arena().segments()) {
-      gradients.push_back({segment.name, segment.parameter.grad() * scale});
-    }
-    compare(gradients, read_tensors(folder_ / "gradients.safetensors"), "first gradients");
-  }
-
-  void compare(const std::vector<optim::NamedTensor>& ours, const Tensors& expected, std::string_view what) {
-    ASSERT_EQ(ours.size(), expected.size()) << what;
-    const double tolerance = run_.at("tolerance");
-    for (const auto& entry : ours) {
-      ASSERT_TRUE(expected.contains(entry.name)) << what << " " << entry.name;
-      EXPECT_LE((entry.tensor - expected.at(entry.name)).abs().max().item<double>(), tolerance)
-          << what << " " << entry.name << " on rank " << rank_;
-    }
-  }
-
-  const fs::path folder_;
-  const nlohmann::json run_;
-  const Tensors batches_;
-  const int rank_;
-  std::shared_ptr<models::Model> model_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
-  std::unique_ptr<parallel::Strategy> strategy_;
-  std::unique_ptr<train::Engine> engine_;
-};
 
 struct CaseParameter {
   std::string name;
-  int world;
+  int world = 1;
 };
 
 const std::vector<CaseParameter> kCases{{"cnn-single", 1},
                                         {"mlp-single", 1},
+                                        {"bn-single", 1},
+                                        {"branch-single", 1},
+                                        {"tied-single", 1},
                                         {"cnn-ddp2", 2},
                                         {"cnn-ddp4", 4},
                                         {"mlp-ddp2", 2},
                                         {"mlp-ddp4", 4},
+                                        {"bn-ddp2", 2},
+                                        {"bn-ddp4", 4},
+                                        {"branch-ddp2", 2},
+                                        {"branch-ddp4", 4},
+                                        {"tied-ddp2", 2},
+                                        {"tied-ddp4", 4},
                                         {"mlp-ddp2-accum4", 2},
                                         {"cnn-ddp4-accum2", 4},
+                                        {"tied-ddp2-accum2", 2},
                                         {"cnn-ddp2-clip", 2},
                                         {"mlp-ddp4-accum2-clip", 4},
                                         {"mlp-ddp2-momentum", 2},
@@ -167,11 +51,67 @@ const std::vector<CaseParameter> kCases{{"cnn-single", 1},
                                         {"mlp-ddp2-nesterov", 2},
                                         {"mlp-ddp2-adam", 2},
                                         {"mlp-ddp2-adamw", 2},
+                                        {"mlp-ddp2-amsgrad", 2},
+                                        {"branch-ddp2-adamw", 2},
+                                        {"branch-ddp2-momentum", 2},
                                         {"cnn-ddp4-warmup", 4},
+                                        {"mlp-ddp2-fp16", 2},
+                                        {"mlp-ddp2-bf16", 2},
+                                        {"cnn-ddp4-fp16", 4},
+                                        {"cnn-ddp4-bf16", 4},
                                         {"mlp-ddp2-sampler-pad", 2},
                                         {"mlp-ddp2-sampler-drop", 2},
                                         {"mlp-ddp4-sampler-pad", 4},
-                                        {"mlp-ddp4-sampler-drop", 4}};
+                                        {"mlp-ddp4-sampler-drop", 4},
+                                        {"mlp-ddp2-join", 2},
+                                        {"mlp-ddp2-join-active", 2},
+                                        {"mlp-ddp4-join", 4}};
+
+const std::vector<std::string> kColumns{"single", "ddp", "ddp, plain", "dp", "zero1", "zero2"};
+
+ReplayOptions options_of(const std::string& column) {
+  if (column == "ddp, plain") return {"ddp", false};
+  return {column, true};
+}
+
+// The strategies that can run a case. The hooks replace an all-reduce, which the sharded strategies do not make.
+std::vector<std::string> columns_of(const CaseParameter& parameter) {
+  if (parameter.world == 1) return {"single"};
+  const bool has_kernels = parameter.name.starts_with("cnn") || parameter.name.starts_with("mlp");
+  std::vector<std::string> columns{"ddp", "dp"};
+  if (has_kernels) columns.push_back("ddp, plain");
+  const bool has_hook = parameter.name.ends_with("fp16") || parameter.name.ends_with("bf16");
+  if (!has_hook) columns.insert(columns.end(), {"zero1", "zero2"});
+  return columns;
+}
+
+// Differences found so far; a separate process each for the ranks, so they come back through files.
+class Table : public ::testing::Environment {
+ public:
+  static std::map<std::string, std::map<std::string, double>>& rows() {
+    static std::map<std::string, std::map<std::string, double>> all;
+    return all;
+  }
+  void TearDown() override {
+    if (lockstep::testing::is_rank_process() || rows().empty()) return;
+    std::printf("| case |");
+    for (const auto& column : kColumns) std::printf(" %s |", column.c_str());
+    std::printf("\n|---|");
+    for (std::size_t c = 0; c < kColumns.size(); ++c) std::printf("---|");
+    for (const auto& [name, row] : rows()) {
+      std::printf("\n| %s |", name.c_str());
+      for (const auto& column : kColumns) {
+        const auto found = row.find(column);
+        if (found == row.end())
+          std::printf(" |");
+        else
+          std::printf(" %.1e |", found->second);
+      }
+    }
+    std::printf("\n");
+  }
+};
+[[maybe_unused]] const auto* const kTable = ::testing::AddGlobalTestEnvironment(new Table);
 
 class NumericsReplay : public ::testing::TestWithParam<CaseParameter> {
  protected:
@@ -188,6 +128,42 @@ class NumericsReplay : public ::testing::TestWithParam<CaseParameter> {
     if (std::system(command.c_str()) != 0) throw std::runtime_error("the referee failed: " + command);
     return target;
   }
+
+  static double replay_in_threads(const fs::path& folder, int world) {
+    auto communicators = comm::make_local_communicators(world, {});
+    std::vector<std::thread> threads;
+    double difference = 0;
+    for (auto& communicator : communicators) {
+      threads.emplace_back([&, rank = communicator->rank()] {
+        try {
+          const double mine = Replay(folder, {"dp", true}, *communicator).run();
+          if (rank == 0) difference = mine;
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "rank " << rank << ": " << error.what();
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    return difference;
+  }
+
+  static void replay_in_processes(const fs::path& folder, int world, const std::vector<std::string>& columns) {
+    lockstep::testing::RunRanksOptions options;
+    options.environment = {{"LOCKSTEP_TEST_CASE_FOLDER", folder.string()}, {"OMP_NUM_THREADS", "1"}};
+    lockstep::testing::run_ranks(
+        world,
+        [&](lockstep::testing::RankContext& context) {
+          for (const auto& column : columns) {
+            if (column == "dp") continue;
+            SCOPED_TRACE(column);
+            const auto communicator =
+                comm::make_shm_communicator(context.store, context.rank, context.world, {.name = column});
+            const double difference = Replay(folder, options_of(column), *communicator).run();
+            if (context.rank == 0) write_file_atomic(folder / column, text(difference));
+          }
+        },
+        options);
+  }
 };
 
 TEST_P(NumericsReplay, EqualsPython) {
@@ -197,23 +173,19 @@ TEST_P(NumericsReplay, EqualsPython) {
          "--no-python-tests to leave them out";
   const auto& parameter = GetParam();
   const fs::path folder = write_case(parameter.name);
-  for (const bool fuse : {true, false}) {
-    if (parameter.world == 1) {
-      const auto communicator = comm::make_single_communicator();
-      Replay(folder, fuse, *communicator).run();
-      continue;
-    }
-    lockstep::testing::RunRanksOptions options;
-    options.environment = {{"LOCKSTEP_TEST_CASE_FOLDER", folder.string()}, {"OMP_NUM_THREADS", "1"}};
-    lockstep::testing::run_ranks(
-        parameter.world,
-        [&](lockstep::testing::RankContext& context) {
-          const auto communicator =
-              comm::make_shm_communicator(context.store, context.rank, context.world, {.name = "replay"});
-          Replay(folder, fuse, *communicator).run();
-        },
-        options);
+  auto& row = Table::rows()[parameter.name];
+  if (parameter.world == 1) {
+    const auto communicator = comm::make_single_communicator();
+    row["single"] = Replay(folder, {"single", true}, *communicator).run();
+    Replay(folder, {"single", false}, *communicator).run();
+    return;
   }
+  const auto columns = columns_of(parameter);
+  replay_in_processes(folder, parameter.world, columns);
+  for (const auto& column : columns) {
+    if (column != "dp" && fs::exists(folder / column)) row[column] = std::stod(read_file(folder / column));
+  }
+  row["dp"] = replay_in_threads(folder, parameter.world);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, NumericsReplay, ::testing::ValuesIn(kCases), [](const auto& replay) {

@@ -37,12 +37,13 @@ struct AdamStep {
   double grad_scale = 1;
 };
 
-/// Updates `values`, `exp_avg` and `exp_avg_sq`; conditions and guarantees as for sgd_step, and step >= 1. The averages
+/// Updates `values`, `exp_avg`, `exp_avg_sq` and, unless empty, `max_exp_avg_sq`, which then takes the second moment's
+/// place (amsgrad); conditions and guarantees as for sgd_step, and step >= 1. The averages
 /// equal PyTorch's bit for bit; the values differ in the last bit where MKL's square root, which PyTorch uses, is not
 /// correctly rounded.
 template <typename T>
 void adam_step(std::span<T> values, std::span<const T> gradients, std::span<T> exp_avg, std::span<T> exp_avg_sq,
-               const AdamStep& step, CpuLevel level = best_cpu_level());
+               const AdamStep& step, CpuLevel level = best_cpu_level(), std::span<T> max_exp_avg_sq = {});
 
 /// Sum of the squares, in double, for gradient clipping. The order of the sums depends on the length alone: the result
 /// is the same on every CPU. NaN and infinity show in the result.

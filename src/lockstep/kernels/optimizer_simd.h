@@ -63,9 +63,10 @@ struct Optimizer {
         });
   }
 
-  /// `bias_correction1` = 1 - beta1^step, `sqrt_bias_correction2` = sqrt(1 - beta2^step).
-  static void adam(std::int64_t size, T* values, const T* gradients, T* exp_avg, T* exp_avg_sq, const AdamStep& step,
-                   double bias_correction1, double sqrt_bias_correction2) {
+  /// `bias_correction1` = 1 - beta1^step, `sqrt_bias_correction2` = sqrt(1 - beta2^step). With `max_exp_avg_sq` the
+  /// largest second moment so far divides (amsgrad).
+  static void adam(std::int64_t size, T* values, const T* gradients, T* exp_avg, T* exp_avg_sq, T* max_exp_avg_sq,
+                   const AdamStep& step, double bias_correction1, double sqrt_bias_correction2) {
     const Vec grad_scale = constant(step.grad_scale), weight_decay = constant(step.weight_decay);
     const Vec keep = constant(1 - step.lr * step.weight_decay);
     const Vec beta2 = constant(step.beta2), one_minus_beta2 = constant(1 - step.beta2);
@@ -76,16 +77,31 @@ struct Optimizer {
     const bool from_average = weight < T(0.5);
     const Vec coefficient = S::broadcast(from_average ? weight : weight - T(1));
     const bool decay = step.weight_decay != 0, decoupled = step.decoupled_weight_decay;
-    for_each_vector<3>(
-        size, gradients, {values, exp_avg, exp_avg_sq}, [&](Vec g, Vec(&state)[3]) __attribute__((always_inline)) {
-          g *= grad_scale;
-          Vec &p = state[0], &m = state[1], &v = state[2];
-          if (decay && decoupled) p *= keep;
-          if (decay && !decoupled) g = S::multiply_add(p, weight_decay, g);
-          m = S::multiply_add(coefficient, g - m, from_average ? m : g);
-          v = S::multiply_add(one_minus_beta2 * g, g, v * beta2);
-          const Vec denominator = S::square_root(v) / denominator_scale + eps;
-          p += minus_step_size * m / denominator;
+    const auto moments = [&](Vec g, Vec & p, Vec & m, Vec & v) __attribute__((always_inline)) {
+      g *= grad_scale;
+      if (decay && decoupled) p *= keep;
+      if (decay && !decoupled) g = S::multiply_add(p, weight_decay, g);
+      m = S::multiply_add(coefficient, g - m, from_average ? m : g);
+      v = S::multiply_add(one_minus_beta2 * g, g, v * beta2);
+    };
+    const auto move = [&](Vec & p, const Vec& m, const Vec& v) __attribute__((always_inline)) {
+      const Vec denominator = S::square_root(v) / denominator_scale + eps;
+      p += minus_step_size * m / denominator;
+    };
+    if (max_exp_avg_sq == nullptr) {
+      for_each_vector<3>(
+          size, gradients, {values, exp_avg, exp_avg_sq}, [&](Vec g, Vec(&state)[3]) __attribute__((always_inline)) {
+            moments(g, state[0], state[1], state[2]);
+            move(state[0], state[1], state[2]);
+          });
+      return;
+    }
+    for_each_vector<4>(
+        size, gradients,
+        {values, exp_avg, exp_avg_sq, max_exp_avg_sq}, [&](Vec g, Vec(&state)[4]) __attribute__((always_inline)) {
+          moments(g, state[0], state[1], state[2]);
+          state[3] = state[3] > state[2] ? state[3] : state[2];
+          move(state[0], state[1], state[3]);
         });
   }
 

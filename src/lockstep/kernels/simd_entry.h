@@ -26,8 +26,8 @@ struct SimdKernels {
   void (*conv_backward)(const ConvReluPoolShape&, const ConvReluPoolScratch&, const T* x, const T* w,
                         const std::uint8_t* active, const T* dpooled, T* dw, T* db, T* dx, T* scratch);
   void (*sgd)(std::int64_t size, T* values, const T* gradients, T* momentum_buffer, const SgdStep&);
-  void (*adam)(std::int64_t size, T* values, const T* gradients, T* exp_avg, T* exp_avg_sq, const AdamStep&,
-               double bias_correction1, double sqrt_bias_correction2);
+  void (*adam)(std::int64_t size, T* values, const T* gradients, T* exp_avg, T* exp_avg_sq, T* max_exp_avg_sq,
+               const AdamStep&, double bias_correction1, double sqrt_bias_correction2);
   double (*sum_of_squares)(std::int64_t size, const T* values);
 };
 

@@ -32,7 +32,7 @@ TEST(Arena, ViewsKeepValuesAndTakeGradients) {
   EXPECT_TRUE(at::equal(net->parameters()[0], before));
   EXPECT_EQ(arena.segments().front().name, "2.bias") << "last parameter first";
   net->forward(at::ones({2, 7}, at::kDouble)).sum().backward();
-  EXPECT_GT(arena.gradients().abs().sum().item<double>(), 0);
+  EXPECT_GT(arena.buffers()[0].gradients.abs().sum().item<double>(), 0);
   arena.check_views();
   arena.zero_gradients();
   EXPECT_EQ(net->parameters()[0].grad().abs().sum().item<double>(), 0);
@@ -76,13 +76,28 @@ TEST(Arena, NamesTheParameterWhoseViewBroke) {
   EXPECT_NE(message_of([&] { other_arena.check_views(); }).find("moved, converted or replaced"), std::string::npos);
 }
 
-TEST(Arena, RefusesWhatItCannotHold) {
+TEST(Arena, HoldsOneBufferATypeAndMovesToAnotherLayout) {
+  auto net = small_net();
+  net[2]->to(at::kFloat);
+  ParameterArena arena(named_parameters(*net));
+  ASSERT_EQ(arena.buffers().size(), 2U);
+  EXPECT_EQ(arena.buffers()[0].values.scalar_type(), at::kFloat);
+  const auto before = net->parameters()[0].detach().clone();
+  net->parameters()[0].mutable_grad().fill_(3);
+  // Model order: 0.weight, 0.bias (double), 2.weight, 2.bias (float).
+  arena.apply({.order = {0, 2, 1, 3}, .offset = {0, 0, 64, 32}, .numel = {64, 128}});
+  EXPECT_EQ(arena.segments()[1].name, "2.weight");
+  EXPECT_TRUE(at::equal(net->parameters()[0], before));
+  EXPECT_TRUE(at::equal(net->parameters()[0].grad(), at::full_like(before, 3)));
+  arena.check_views();
+}
+
+TEST(Arena, BR043_RefusesWhatItCannotHold) {
+  auto complex = at::ones({2}, at::kComplexFloat).requires_grad_();
   const auto integer = at::ones({2}, at::kLong);
-  auto single = at::ones({2}, at::kFloat).requires_grad_();
-  auto twice = at::ones({2}, at::kDouble).requires_grad_();
   EXPECT_NE(message_of([&] {
-              ParameterArena({{"a", single}, {"b", twice}});
-            }).find("parameter b is Double"),
+              ParameterArena({{"c", complex}});
+            }).find("parameter c has type ComplexFloat"),
             std::string::npos);
   EXPECT_NE(message_of([&] {
               ParameterArena({{"a", integer}});
@@ -130,6 +145,14 @@ TEST(Optimizer, AdamEqualsLibTorch) {
   expect_equal_to_libtorch(
       [](auto p) { return Adam(p, {.lr = 0.01, .weight_decay = 0.1}); },
       [](auto p) { return torch::optim::Adam(p, torch::optim::AdamOptions(0.01).weight_decay(0.1)); });
+}
+
+TEST(Optimizer, AmsgradEqualsLibTorch) {
+  expect_equal_to_libtorch(
+      [](auto p) { return Adam(p, {.lr = 0.01, .beta2 = 0.5, .amsgrad = true}); },
+      [](auto p) {
+        return torch::optim::Adam(p, torch::optim::AdamOptions(0.01).betas({0.9, 0.5}).amsgrad(true));
+      });
 }
 
 TEST(Optimizer, AdamWEqualsLibTorch) {

@@ -1,138 +1,171 @@
 #include "lockstep/optim/optimizer.h"
 
-#include <cmath>
-#include <span>
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
 
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/kernels/optimizer.h"
 
 namespace lockstep::optim {
 
 namespace {
 
-void require(bool holds, std::string_view what, double value, std::string_view expected) {
-  if (!holds) throw ConfigError(text(what, " is ", value, ": expected ", expected));
-}
+constexpr const char* kMaster = "master";
 
-template <typename T>
-std::span<T> span_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return {};
-  return {tensor.data_ptr<T>(), static_cast<std::size_t>(tensor.numel())};
-}
-
-// The scale is applied in place on CUDA, since at::_fused_*_ takes it only together with a found-inf tensor.
-void scale_on_device(at::Tensor& gradients, double gradient_scale) {
-  if (gradient_scale != 1) gradients.mul_(gradient_scale);
+bool is_half_type(at::ScalarType type) {
+  return type == at::kHalf || type == at::kBFloat16;
 }
 
 }  // namespace
 
-SGD::SGD(std::vector<at::Tensor> parameters, const SgdOptions& options)
-    : Optimizer(std::move(parameters), options.lr), options_(options) {
-  require(options.lr >= 0 && std::isfinite(options.lr), "lr", options.lr, "0 or more");
-  require(options.momentum >= 0, "momentum", options.momentum, "0 or more");
-  require(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or more");
-  require(!options.nesterov || (options.momentum > 0 && options.dampening == 0), "momentum with nesterov",
-          options.momentum, "more than 0, and dampening 0");
-}
-
-void SGD::bind(ParameterArena& arena) {
-  arena_ = &arena;
-  if (options_.momentum > 0) momentum_buffer_ = at::zeros_like(arena.values());
-}
-
-void SGD::step(double lr, double gradient_scale) {
-  const bool first_step = num_steps_++ == 0;
-  auto& values = arena_->values();
-  if (values.is_cuda()) {
-    scale_on_device(arena_->gradients(), gradient_scale);
-    std::vector<at::Tensor> momentum;
-    if (momentum_buffer_.defined()) momentum.push_back(momentum_buffer_);
-    at::_fused_sgd_({values}, {arena_->gradients()}, momentum, options_.weight_decay, options_.momentum, lr,
-                    options_.dampening, options_.nesterov, /*maximize=*/false,
-                    first_step && momentum_buffer_.defined());
-    return;
-  }
-  const kernels::SgdStep step{.lr = lr,
-                              .momentum = options_.momentum,
-                              .dampening = options_.dampening,
-                              .weight_decay = options_.weight_decay,
-                              .nesterov = options_.nesterov,
-                              .first_step = first_step,
-                              .grad_scale = gradient_scale};
-  AT_DISPATCH_FLOATING_TYPES(values.scalar_type(), "sgd", [&] {
-    kernels::sgd_step<scalar_t>(span_of<scalar_t>(values), span_of<scalar_t>(arena_->gradients()),
-                                span_of<scalar_t>(momentum_buffer_), step);
-  });
-}
-
-std::vector<NamedTensor> SGD::state() {
-  if (!momentum_buffer_.defined()) return {};
-  return {{"momentum_buffer", momentum_buffer_}};
-}
-
-Adam::Adam(std::vector<at::Tensor> parameters, const AdamOptions& options)
-    : Optimizer(std::move(parameters), options.lr), options_(options) {
-  require(options.lr >= 0 && std::isfinite(options.lr), "lr", options.lr, "0 or more");
-  require(options.beta1 >= 0 && options.beta1 < 1, "beta1", options.beta1, "0 to below 1");
-  require(options.beta2 >= 0 && options.beta2 < 1, "beta2", options.beta2, "0 to below 1");
-  require(options.eps >= 0, "eps", options.eps, "0 or more");
-  require(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or more");
-}
-
-void Adam::bind(ParameterArena& arena) {
-  arena_ = &arena;
-  exp_avg_ = at::zeros_like(arena.values());
-  exp_avg_sq_ = at::zeros_like(arena.values());
-}
-
-void Adam::step(double lr, double gradient_scale) {
-  ++num_steps_;
-  auto& values = arena_->values();
-  if (values.is_cuda()) {
-    scale_on_device(arena_->gradients(), gradient_scale);
-    const auto step = at::full({}, static_cast<double>(num_steps_), values.options().dtype(at::kFloat));
-    if (decoupled_weight_decay_) {
-      at::_fused_adamw_({values}, {arena_->gradients()}, {exp_avg_}, {exp_avg_sq_}, {}, {step}, lr, options_.beta1,
-                        options_.beta2, options_.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
-    } else {
-      at::_fused_adam_({values}, {arena_->gradients()}, {exp_avg_}, {exp_avg_sq_}, {}, {step}, lr, options_.beta1,
-                       options_.beta2, options_.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
+Optimizer::Optimizer(std::vector<std::vector<at::Tensor>> groups, std::vector<double> lr) : lr_(std::move(lr)) {
+  if (groups.empty()) throw ConfigError("the optimizer was given no parameter group");
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (auto& parameter : groups[g]) {
+      parameters_.push_back(std::move(parameter));
+      group_of_parameter_.push_back(static_cast<int>(g));
     }
-    return;
   }
-  const kernels::AdamStep step{.lr = lr,
-                               .beta1 = options_.beta1,
-                               .beta2 = options_.beta2,
-                               .eps = options_.eps,
-                               .weight_decay = options_.weight_decay,
-                               .decoupled_weight_decay = decoupled_weight_decay_,
-                               .step = num_steps_,
-                               .grad_scale = gradient_scale};
-  AT_DISPATCH_FLOATING_TYPES(values.scalar_type(), "adam", [&] {
-    kernels::adam_step<scalar_t>(span_of<scalar_t>(values), span_of<scalar_t>(arena_->gradients()),
-                                 span_of<scalar_t>(exp_avg_), span_of<scalar_t>(exp_avg_sq_), step);
-  });
 }
 
-std::vector<NamedTensor> Adam::state() {
-  if (!exp_avg_.defined()) return {};
-  return {{"exp_avg", exp_avg_}, {"exp_avg_sq", exp_avg_sq_}};
+bool Optimizer::is_half(int buffer) const {
+  return is_half_type(arena_->buffers()[static_cast<std::size_t>(buffer)].values.scalar_type());
 }
 
-AdamW::AdamW(std::vector<at::Tensor> parameters, const AdamOptions& options) : Adam(std::move(parameters), options) {
-  decoupled_weight_decay_ = true;
+void Optimizer::bind(ParameterArena& arena, UpdatePlan plan) {
+  arena_ = &arena;
+  plan_ = std::move(plan);
+  std::unordered_map<const c10::TensorImpl*, int> groups;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    groups.emplace(parameters_[p].unsafeGetTensorImpl(), group_of_parameter_[p]);
+  }
+  group_of_segment_.assign(arena.segments().size(), 0);
+  for (const auto& segment : arena.segments()) {
+    const auto found = groups.find(segment.parameter.unsafeGetTensorImpl());
+    // An arena may be made without this optimizer's list, in tests of single pieces.
+    if (found != groups.end()) group_of_segment_[static_cast<std::size_t>(segment.index)] = found->second;
+  }
+  parameter_steps_.assign(arena.segments().size(), num_steps_);
+
+  state_.clear();
+  for (std::size_t b = 0; b < arena.buffers().size(); ++b) {
+    const auto& values = arena.buffers()[b].values;
+    const int buffer = static_cast<int>(b);
+    const auto options = values.options().dtype(is_half(buffer) ? at::kFloat : values.scalar_type());
+    for (const auto& name : state_names()) {
+      state_.push_back({name, buffer, at::zeros({plan_.state_numel[b]}, options)});
+    }
+    if (is_half(buffer)) state_.push_back({kMaster, buffer, at::zeros({plan_.state_numel[b]}, options)});
+  }
+  copy_values_to_masters();
 }
 
-double gradient_norm(ParameterArena& arena, double gradient_scale) {
-  auto& gradients = arena.gradients();
-  if (gradients.is_cuda()) return at::linalg_vector_norm(gradients).item<double>() * gradient_scale;
-  return AT_DISPATCH_FLOATING_TYPES(gradients.scalar_type(), "gradient_norm", [&] {
-    return std::sqrt(kernels::sum_of_squares<scalar_t>(span_of<scalar_t>(gradients))) * gradient_scale;
-  });
+void Optimizer::copy_values_to_masters() {
+  at::NoGradGuard no_grad;
+  for (auto& state : state_) {
+    if (state.name != kMaster) continue;
+    const auto& values = arena_->buffers()[static_cast<std::size_t>(state.buffer)].values;
+    for (const auto& piece : plan_.pieces) {
+      if (arena_->segments()[static_cast<std::size_t>(piece.segment)].buffer != state.buffer) continue;
+      state.tensor.narrow(0, piece.state_begin, piece.numel).copy_(values.narrow(0, piece.begin, piece.numel));
+    }
+  }
+}
+
+void Optimizer::set_num_steps(std::int64_t num_steps) {
+  num_steps_ = num_steps;
+  parameter_steps_.assign(parameter_steps_.size(), num_steps);
+}
+
+void Optimizer::set_parameter_steps(std::vector<std::int64_t> steps) {
+  LOCKSTEP_CHECK(steps.size() == parameter_steps_.size());
+  parameter_steps_ = std::move(steps);
+}
+
+// Consecutive pieces become one run while they touch and share buffer, options and step count; the padding between two
+// parameters is zero and stays zero under every rule.
+std::vector<Optimizer::Run> Optimizer::make_runs(double lr, double gradient_scale, const std::vector<char>& unused,
+                                                 std::vector<int>& segments) {
+  std::vector<Run> runs;
+  const auto& pieces = plan_.pieces;
+  const auto segment_of = [&](const UpdatePiece& piece) -> const Segment& {
+    return arena_->segments()[static_cast<std::size_t>(piece.segment)];
+  };
+  const auto index_of = [&](const UpdatePiece& piece) { return static_cast<std::size_t>(segment_of(piece).index); };
+  for (std::size_t first = 0; first < pieces.size();) {
+    const auto& piece = pieces[first];
+    if (!unused.empty() && unused[static_cast<std::size_t>(piece.segment)] != 0) {
+      ++first;
+      continue;
+    }
+    std::size_t last = first + 1;
+    const auto joins = [&](const UpdatePiece& next) {
+      const auto gap = next.begin - pieces[last - 1].begin;
+      return segment_of(next).buffer == segment_of(piece).buffer &&
+             gap == next.state_begin - pieces[last - 1].state_begin &&
+             gap == aligned_numel(pieces[last - 1].numel,
+                                  static_cast<std::int64_t>(segment_of(piece).parameter.element_size())) &&
+             group_of_segment_[index_of(next)] == group_of_segment_[index_of(piece)] &&
+             parameter_steps_[index_of(next)] == parameter_steps_[index_of(piece)] &&
+             (unused.empty() || unused[static_cast<std::size_t>(next.segment)] == 0);
+    };
+    while (!by_parameter() && last < pieces.size() && joins(pieces[last])) ++last;
+
+    const auto numel = pieces[last - 1].begin + pieces[last - 1].numel - piece.begin;
+    const int group = group_of_segment_[index_of(piece)];
+    const int buffer = segment_of(piece).buffer;
+    Run run{.values = {},
+            .gradients = {},
+            .state = {},
+            .group = group,
+            .step = parameter_steps_[index_of(piece)] + 1,
+            .lr = group == 0 ? lr : lr * lr_[static_cast<std::size_t>(group)] / lr_.front(),
+            .gradient_scale = gradient_scale};
+    for (const auto& state : state_) {
+      if (state.buffer != buffer) continue;
+      const auto view = state.tensor.narrow(0, piece.state_begin, numel);
+      if (state.name == kMaster)
+        run.values = view;
+      else
+        run.state.push_back(view);
+    }
+    UpdatePiece whole = piece;
+    whole.numel = numel;
+    run.gradients = plan_.gradient(*arena_, whole);
+    if (is_half(buffer))
+      run.gradients = run.gradients.to(at::kFloat);
+    else
+      run.values = arena_->buffers()[static_cast<std::size_t>(buffer)].values.narrow(0, piece.begin, numel);
+    runs.push_back(std::move(run));
+    segments.push_back(piece.segment);
+    first = last;
+  }
+  return runs;
+}
+
+void Optimizer::step(double lr, double gradient_scale, const std::vector<char>& unused) {
+  at::NoGradGuard no_grad;
+  LOCKSTEP_CHECK(is_bound());
+  std::vector<int> segments;
+  const auto runs = make_runs(lr, gradient_scale, unused, segments);
+  if (by_parameter()) prepare(runs, segments);
+  for (const auto& run : runs) update(run);
+  for (const auto& state : state_) {
+    if (state.name != kMaster) continue;
+    const auto& values = arena_->buffers()[static_cast<std::size_t>(state.buffer)].values;
+    for (const auto& piece : plan_.pieces) {
+      if (arena_->segments()[static_cast<std::size_t>(piece.segment)].buffer != state.buffer) continue;
+      values.narrow(0, piece.begin, piece.numel).copy_(state.tensor.narrow(0, piece.state_begin, piece.numel));
+    }
+  }
+  ++num_steps_;
+  for (const auto& segment : arena_->segments()) {
+    const auto s = static_cast<std::size_t>(&segment - arena_->segments().data());
+    if (unused.empty() || unused[s] == 0) ++parameter_steps_[static_cast<std::size_t>(segment.index)];
+  }
 }
 
 }  // namespace lockstep::optim

@@ -60,8 +60,9 @@ TEST_P(Ddp, GradientsAreSumsOverRanksAndMicroBatches) {
     };
     for (int step = 0; step < 3; ++step) {
       arena.zero_gradients();
+      strategy->begin_backward(false, {});
       loss(net, batch_of(context.rank)).backward();
-      strategy->begin_last_backward({.count = 2.0 + context.rank, .loss = 1.5, .loss_count = 1, .stop = false});
+      strategy->begin_backward(true, {.count = 2.0 + context.rank, .loss = 1.5, .loss_count = 1, .stop = false});
       loss(net, batch_of(context.rank) * 2).backward();
       const StepSums sums = strategy->finish();
       EXPECT_DOUBLE_EQ(sums.count, 2.0 * world + world * (world - 1) / 2.0);
@@ -119,7 +120,7 @@ TEST(DdpStep, AParameterThatOneRankDidNotUseCountsAsZeroThere) {
     optim::ParameterArena arena({{"used", used}, {"sometimes", sometimes}});
     const auto strategy = make_ddp(*communicator, {.bucket_bytes = 8, .first_bucket_bytes = 8});
     strategy->attach(arena, {});
-    strategy->begin_last_backward({.count = 1, .stop = context.rank == 1});
+    strategy->begin_backward(true, {.count = 1, .stop = context.rank == 1});
     auto loss = (used * 2).sum();
     if (context.rank == 0) loss = loss + (sometimes * 5).sum();
     loss.backward();
@@ -129,19 +130,29 @@ TEST(DdpStep, AParameterThatOneRankDidNotUseCountsAsZeroThere) {
   });
 }
 
-TEST(Buckets, CoverTheArenaAndTheTail) {
+TEST(Buckets, CoverTheBuffersInOrderAndSplitIntoShards) {
   auto net = make_net(1);
+  net->push_back(torch::nn::Linear(3, 3));
+  net->modules().back()->to(at::kFloat);
   optim::ParameterArena arena(named(*net));
+  ASSERT_EQ(arena.buffers().size(), 2U);
   for (const std::int64_t limit : {1, 300, 1 << 20}) {
-    const auto plan = plan_buckets(arena, sizeof(double), limit, limit);
-    EXPECT_EQ(plan.buckets.front().begin, 0);
-    for (std::size_t b = 1; b < plan.buckets.size(); ++b) {
-      EXPECT_EQ(plan.buckets[b].begin, plan.buckets[b - 1].end) << "limit " << limit;
+    for (const int shards : {1, 2, 3}) {
+      const auto plan = plan_buckets(arena, layout_order(arena),
+                                     {.first_bucket_bytes = limit, .bucket_bytes = limit, .num_shards = shards});
+      std::vector<std::int64_t> end(2, 0);
+      std::vector<int> seen;
+      for (const auto& bucket : plan.buckets) {
+        const auto b = static_cast<std::size_t>(bucket.buffer);
+        EXPECT_EQ(bucket.begin, end[b]) << "limit " << limit;
+        EXPECT_EQ((bucket.end - bucket.begin) % shards, 0);
+        end[b] = bucket.end;
+        seen.insert(seen.end(), bucket.segments.begin(), bucket.segments.end());
+      }
+      EXPECT_EQ(end, plan.layout.numel);
+      std::sort(seen.begin(), seen.end());
+      EXPECT_THAT(seen, ::testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
     }
-    EXPECT_EQ(plan.buckets.back().end, arena.numel() + optim::ParameterArena::kTailElements);
-    int segments = 0;
-    for (const auto& bucket : plan.buckets) segments += bucket.num_segments;
-    EXPECT_EQ(segments, 6);
   }
 }
 

@@ -1,5 +1,11 @@
 #include "lockstep/parallel/strategy.h"
 
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/torch.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/readiness.h"
+
 namespace lockstep::parallel {
 
 namespace {
@@ -9,11 +15,35 @@ class Single final : public Strategy {
   const char* name() const noexcept override { return "single"; }
   int rank() const noexcept override { return 0; }
   int size() const noexcept override { return 1; }
-  void attach(optim::ParameterArena&, const std::vector<optim::NamedTensor>&) override {}
-  void begin_last_backward(const StepSums& local) override { sums_ = local; }
-  StepSums finish() override { return sums_; }
+
+  void attach(optim::ParameterArena& arena, const std::vector<optim::NamedTensor>&) override {
+    arena_ = &arena;
+    readiness_ = std::make_unique<GradientReadiness>(arena);
+  }
+
+  optim::UpdatePlan update_plan() const override { return optim::whole_update_plan(*arena_); }
+
+  void begin_backward(bool last, const StepSums& local) override {
+    readiness_->begin_backward(GradientReadiness::Mode::kAccumulate);
+    if (last) sums_ = local;
+  }
+
+  // A parameter without a gradient is left alone by the optimizer, as by torch.optim.
+  StepSums finish() override {
+    sums_.unused.clear();
+    if (!readiness_->all_used()) {
+      for (const auto& segment : arena_->segments())
+        sums_.unused.push_back(readiness_->was_used(segment.index) ? 0 : 1);
+    }
+    readiness_->end_step();
+    return sums_;
+  }
+
+  void publish() override {}
 
  private:
+  optim::ParameterArena* arena_ = nullptr;
+  std::unique_ptr<GradientReadiness> readiness_;
   StepSums sums_;
 };
 

@@ -2,14 +2,19 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/optim/arena.h"
+#include "lockstep/optim/update_plan.h"
 
 namespace lockstep::parallel {
+
+class CommunicationHook;
 
 /// What a rank knows about its part of a step, and after finish() what all ranks together know: sums over ranks.
 struct StepSums {
@@ -17,11 +22,14 @@ struct StepSums {
   double loss = 0;        ///< sum of weight * mean loss; NaN when any rank's is
   double loss_count = 0;  ///< samples behind `loss`
   bool stop = false;      ///< some rank was asked to stop
+  double active = 1;      ///< 1 for a rank that has data; the sum says how many ranks have
+  /// Only after finish(): unused[s] != 0 for a segment (in layout order) that no rank used. Empty: all were used.
+  std::vector<char> unused = {};
 };
 
-/// How gradients meet. The engine calls, in this order: attach() once; for each optimizer step
-/// begin_last_backward() before the backward pass of the last micro-batch and finish() after it.
-/// Gradients of earlier micro-batches add up locally in the arena.
+/// How gradients meet. The engine calls, in this order: attach() once; for each micro-batch begin_backward() between
+/// forward and backward; after the last of a step finish(), then, once the optimizer has moved the pieces of
+/// update_plan(), publish(). All ranks make the same calls.
 class Strategy {
  public:
   virtual ~Strategy() = default;
@@ -30,30 +38,74 @@ class Strategy {
   virtual int rank() const noexcept = 0;
   virtual int size() const noexcept = 0;
 
+  /// Whether the arena must hold gradients for it.
+  virtual optim::ParameterArena::Gradients arena_gradients() const noexcept {
+    return optim::ParameterArena::Gradients::kHeld;
+  }
+
   /// Makes parameters and buffers those of rank 0 and installs what overlaps communication with backward.
-  /// All ranks must call it. Throws CommError when the ranks' models differ in layout. `arena` is borrowed.
+  /// Throws CommError when the ranks' models differ in layout. `arena` is borrowed.
   virtual void attach(optim::ParameterArena& arena, const std::vector<optim::NamedTensor>& buffers) = 0;
 
-  /// From here on finished gradients may be sent. `local` travels along with the last bucket.
-  virtual void begin_last_backward(const StepSums& local) = 0;
+  /// Keeps the layout as it is, or makes it `order` (names, as layout_names() gives them): for a run that is resumed,
+  /// whose sums must run as they did. Without this call the first step rearranges the arena by the order in which
+  /// gradients became ready. Throws CheckpointError when the names are not those of the parameters.
+  virtual void fix_layout(const std::vector<std::string>& /*order*/) {}
+  /// False until the first finish(): until then optimizer state has no place.
+  virtual bool layout_is_fixed() const noexcept { return true; }
 
-  /// On return the arena's gradients are sums over all ranks (device work queued), and so is the result.
+  /// What this rank updates; valid once the layout is fixed, with `gradient_shards` that stay the same tensors.
+  virtual optim::UpdatePlan update_plan() const = 0;
+
+  /// The backward pass of a micro-batch follows; `last` ends the step. `local` is this rank's part of the step so far,
+  /// and travels along with the last one.
+  virtual void begin_backward(bool last, const StepSums& local) = 0;
+
+  /// On return the gradients of update_plan() are sums over all ranks (device work queued), and so is the result.
+  /// Throws Error that names parameters when some were not used though all must be, on all ranks together.
   virtual StepSums finish() = 0;
+
+  /// After the update: every rank gets all values, and rank 0's (or the mean of all) module buffers.
+  virtual void publish() = 0;
 };
+
+/// The arena's segment names in layout order, for fix_layout().
+std::vector<std::string> layout_names(const optim::ParameterArena& arena);
 
 /// One process, one device: nothing to exchange.
 std::unique_ptr<Strategy> make_single();
 
+/// What to do with parameters that get no gradient in a step.
+enum class UnusedParameters {
+  kOff,   ///< every parameter must be used by every rank in every step: an error names those that were not
+  kOn,    ///< any may be unused: zeros where another rank used it, untouched where none did
+  kAuto,  ///< kOn for the first ten steps; kOff from then on if all were used in all of them, else kOn
+};
+
+/// What happens to module buffers (BatchNorm's running statistics) after each step.
+enum class BufferSync {
+  kBroadcast,  ///< all take rank 0's
+  kMean,       ///< floating-point ones become the mean over ranks, the others rank 0's
+  kNone,       ///< each rank keeps its own: evaluations then differ between ranks
+};
+
 struct DdpOptions {
   std::int64_t bucket_bytes = std::int64_t{25} << 20;
   std::int64_t first_bucket_bytes = std::int64_t{1} << 20;  ///< small, so that the first reduction starts early
+  UnusedParameters unused = UnusedParameters::kAuto;
+  bool static_graph = false;  ///< the same parameters get gradients in the same number in every step: else an error
+  BufferSync buffers = BufferSync::kBroadcast;
+  bool rebuild_buckets = true;                   ///< by the order in which the first step's gradients became ready
+  std::shared_ptr<CommunicationHook> hook = {};  ///< replaces the plain all-reduce of a bucket
 };
 
-/// Distributed data parallel: one replica a rank, gradients summed in buckets while backward still runs. With ranks
-/// that are threads of one process over the local communicator this is `dp`. `communicator` is borrowed.
+/// Distributed data parallel: one replica a rank, gradients summed in buckets while backward still runs (Li et al.
+/// 2020). With ranks that are threads of one process over the local communicator this is `dp`. `communicator` is
+/// borrowed.
 std::unique_ptr<Strategy> make_ddp(comm::Communicator& communicator, const DdpOptions& options);
 
 /// A tensor's memory as a communicator sees it. Must be contiguous and on the CPU. Throws ConfigError for other types.
 comm::Buffer buffer_of(const at::Tensor& tensor);
+comm::ConstBuffer const_buffer_of(const at::Tensor& tensor);
 
 }  // namespace lockstep::parallel

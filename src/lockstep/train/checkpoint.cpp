@@ -70,6 +70,7 @@ void write_contents(const fs::path& path, const Checkpoint& checkpoint) {
   save_tensors(path / "optimizer.safetensors", optimizer);
   nlohmann::json state = checkpoint.state;
   state["schema"] = kSchema;
+  state["layout"] = checkpoint.state.layout;
   write_file_atomic(path / "state.json", state.dump(1) + "\n");
   formats::write_manifest(path, std::vector<std::string>{"model.safetensors", "optimizer.safetensors", "state.json"});
 }
@@ -88,7 +89,9 @@ RunState read_state(const fs::path& path) {
       throw CheckpointError(text(file.string(), ": schema ", json.at("schema").dump(), ", expected \"", kSchema, "\""),
                             "it was written by a newer version of Lockstep");
     }
-    return json.get<RunState>();
+    auto state = json.get<RunState>();
+    state.layout = json.value("layout", std::vector<std::string>{});
+    return state;
   } catch (const nlohmann::json::exception& error) {
     throw CheckpointError(text(file.string(), ": ", formats::describe(error)));
   }
@@ -157,16 +160,6 @@ std::optional<Checkpoint> load_newest_checkpoint(const fs::path& folder) {
   if (folders.empty()) return std::nullopt;
   throw CheckpointError(text(folder.string(), ": all ", folders.size(), " checkpoints are damaged"),
                         "--overwrite starts afresh and removes them");
-}
-
-std::vector<optim::NamedTensor> optimizer_tensors(optim::Optimizer& optimizer, const optim::ParameterArena& arena) {
-  std::vector<optim::NamedTensor> tensors;
-  for (const auto& state : optimizer.state()) {
-    for (const auto& segment : arena.segments()) {
-      tensors.push_back({text(segment.name, ".", state.name), arena.view(state.tensor, segment)});
-    }
-  }
-  return tensors;
 }
 
 }  // namespace lockstep::train

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "lockstep/optim/arena.h"
-#include "lockstep/optim/optimizer.h"
 
 namespace lockstep::train {
 
@@ -26,6 +25,7 @@ struct RunState {
   std::int64_t dataset_size = 0;  ///< training samples
   int world_size = 1;
   std::int64_t global_batch = 0;
+  std::vector<std::string> layout = {};  ///< the parameters in the arena's order, in which sums over all of them run
 };
 
 /// A checkpoint folder step_<n>/ holds model.safetensors, optimizer.safetensors, state.json and, written last,
@@ -55,8 +55,5 @@ Checkpoint load_checkpoint(const std::filesystem::path& path);
 /// The newest complete checkpoint in `folder` by step that loads; damaged ones are skipped with a warning that names
 /// them. nullopt when there is none. Throws CheckpointError when there are some and every one is damaged.
 std::optional<Checkpoint> load_newest_checkpoint(const std::filesystem::path& folder);
-
-/// Optimizer state by parameter name, as views into the flat state.
-std::vector<optim::NamedTensor> optimizer_tensors(optim::Optimizer& optimizer, const optim::ParameterArena& arena);
 
 }  // namespace lockstep::train

@@ -40,10 +40,15 @@ Engine::Engine(torch::nn::Module& model, optim::Optimizer& optimizer, parallel::
     : strategy_(strategy),
       optimizer_(optimizer),
       options_(options),
-      arena_(trained_parameters(model, optimizer)),
+      arena_(trained_parameters(model, optimizer), strategy.arena_gradients()),
       schedule_(options_.schedule.value_or(optim::Schedule{.base_lr = optimizer.lr()})) {
-  optimizer_.bind(arena_);
   strategy_.attach(arena_, buffers_of(model));
+  if (strategy_.layout_is_fixed()) optimizer_.bind(arena_, strategy_.update_plan());
+}
+
+void Engine::fix_layout(const std::vector<std::string>& names) {
+  strategy_.fix_layout(names.empty() ? parallel::layout_names(arena_) : names);
+  optimizer_.bind(arena_, strategy_.update_plan());
 }
 
 StepResult Engine::micro_step(std::int64_t samples, bool last, const LossFunction& loss_function) {
@@ -59,14 +64,15 @@ StepResult Engine::micro_step(std::int64_t samples, bool last, const LossFunctio
   if (last) {
     arena_.check_views();
     window_.stop = stop_requested_;
-    strategy_.begin_last_backward(window_);
   }
+  strategy_.begin_backward(last, window_);
   backward(loss, weight);
 
   StepResult result;
   result.step = num_steps_;
   if (!last) return result;
-  const parallel::StepSums sums = strategy_.finish();
+  last_count_ = window_.count;
+  const parallel::StepSums sums = exchange();
   if (on_cpu) {
     losses_.add(sums.loss, sums.loss_count);
     result.loss = sums.loss / sums.loss_count;
@@ -86,18 +92,47 @@ void Engine::backward(const at::Tensor& loss, double weight) {
   loss.backward(backward_weight_);
 }
 
+std::int64_t Engine::join() {
+  std::int64_t updates = 0;
+  for (;;) {
+    window_ = {.active = 0};
+    if (options_.average == Average::kRanks && options_.join_divisor == JoinDivisor::kWorld)
+      window_.count = last_count_;
+    window_.stop = stop_requested_;
+    strategy_.begin_backward(/*last=*/true, window_);
+    const parallel::StepSums sums = exchange();
+    window_ = {};
+    if (sums.active == 0) {
+      arena_.zero_gradients();
+      return updates;
+    }
+    StepResult result;
+    update(sums, result);
+    ++updates;
+  }
+}
+
+parallel::StepSums Engine::exchange() {
+  parallel::StepSums sums = strategy_.finish();
+  if (!optimizer_.is_bound()) optimizer_.bind(arena_, strategy_.update_plan());
+  return sums;
+}
+
 double Engine::clip(double gradient_scale) {
+  const auto& plan = optimizer_.plan();
+  if (options_.clip_value) optim::clip_gradient_values(arena_, plan, gradient_scale, *options_.clip_value);
   if (!options_.clip_norm) return gradient_scale;
   constexpr double kEps = 1e-6;  // torch.nn.utils.clip_grad_norm_'s
-  last_gradient_norm_ = optim::gradient_norm(arena_, gradient_scale);
+  last_gradient_norm_ = optim::gradient_norm(arena_, plan, gradient_scale);
   return gradient_scale * std::min(1.0, *options_.clip_norm / (*last_gradient_norm_ + kEps));
 }
 
 void Engine::update(const parallel::StepSums& sums, StepResult& result) {
   const double gradient_scale = clip(1.0 / sums.count);
-  if (observer_) observer_(gradient_scale);
+  if (observer_) observer_(gradient_scale, sums.unused);
   result.lr = schedule_.lr(num_steps_);
-  optimizer_.step(result.lr, gradient_scale);
+  optimizer_.step(result.lr, gradient_scale, sums.unused);
+  strategy_.publish();
   arena_.zero_gradients();
   result.updated = true;
   result.step = ++num_steps_;

@@ -21,9 +21,17 @@ enum class Average {
   kRanks,    ///< mean of the micro-batches' means, as Python's DistributedDataParallel with a loss divided by K
 };
 
+/// What the gradient is divided by when some ranks have run out of data, with Average::kRanks.
+enum class JoinDivisor {
+  kActive,  ///< the micro-batches that there were
+  kWorld,   ///< as if every rank had brought its share, as Python's join(divide_by_initial_world_size=True)
+};
+
 struct EngineOptions {
   Average average = Average::kSamples;
+  JoinDivisor join_divisor = JoinDivisor::kActive;
   std::optional<double> clip_norm = std::nullopt;          ///< of the averaged gradient, over all parameters
+  std::optional<double> clip_value = std::nullopt;         ///< of each element of the averaged gradient
   std::optional<optim::Schedule> schedule = std::nullopt;  ///< default: the optimizer's rate, constant
 };
 
@@ -54,6 +62,12 @@ class Engine {
   /// One micro-batch of `samples` samples; `last` ends the accumulation window and updates the weights.
   StepResult micro_step(std::int64_t samples, bool last, const LossFunction& loss_function);
 
+  /// For ranks with different numbers of batches: a rank that has no more calls this once, in place of micro_step(),
+  /// and takes part in the others' updates with nothing of its own until every rank has joined. With the default
+  /// average the divisor is the samples that there were; see JoinDivisor for the other. Returns the updates made here.
+  /// The model's forward must not need the other ranks (SyncBatchNorm does).
+  std::int64_t join();
+
   /// Asks for a stop: travels with the next update, so that all ranks stop after the same step.
   void request_stop() noexcept { stop_requested_ = true; }
 
@@ -61,19 +75,26 @@ class Engine {
   void set_num_steps(std::int64_t num_steps);
 
   optim::ParameterArena& arena() noexcept { return arena_; }
+  /// Its state has a place only from the first update on, or after fix_layout().
   optim::Optimizer& optimizer() noexcept { return optimizer_; }
+  parallel::Strategy& strategy() noexcept { return strategy_; }
+  /// For a run that is resumed: puts the arena into the saved layout (or keeps the present one, when empty) and gives
+  /// the optimizer its state, to be filled. [all ranks]
+  void fix_layout(const std::vector<std::string>& names);
   LossMeter& losses() noexcept { return losses_; }
   /// Norm of the last update's averaged gradient before clipping; only with clip_norm.
   std::optional<double> last_gradient_norm() const noexcept { return last_gradient_norm_; }
-  /// Called after the exchange and clipping, before the optimizer: gradients are sums, to be multiplied by the
-  /// argument.
-  void set_gradient_observer(std::function<void(double gradient_scale)> observer) { observer_ = std::move(observer); }
+  /// Called after the exchange and clipping, before the optimizer: gradients are sums, to be multiplied by the scale;
+  /// `unused` as in StepSums.
+  using GradientObserver = std::function<void(double gradient_scale, const std::vector<char>& unused)>;
+  void set_gradient_observer(GradientObserver observer) { observer_ = std::move(observer); }
 
   /// Shows this rank's progress to the launcher.
   void report_to(StatusBoard board, int local_rank);
 
  private:
   void backward(const at::Tensor& loss, double weight);
+  parallel::StepSums exchange();
   double clip(double gradient_scale);
   void update(const parallel::StepSums& sums, StepResult& result);
 
@@ -83,13 +104,14 @@ class Engine {
   optim::ParameterArena arena_;
   optim::Schedule schedule_;
   parallel::StepSums window_;  // this rank's share of the step under way
+  double last_count_ = 0;      // of the last window that had data
   LossMeter losses_;
   at::Tensor backward_weight_;  // the scalar that backward starts from, kept while the batch size stays
   double backward_weight_value_ = 0;
   std::int64_t num_steps_ = 0;
   bool stop_requested_ = false;
   std::optional<double> last_gradient_norm_;
-  std::function<void(double)> observer_;
+  GradientObserver observer_;
   std::optional<StatusBoard> status_;
   int local_rank_ = 0;
 };

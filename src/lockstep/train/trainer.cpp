@@ -18,6 +18,7 @@
 #include "lockstep/train/device.h"
 #include "lockstep/train/engine.h"
 #include "lockstep/train/evaluate.h"
+#include "lockstep/train/optimizer_state.h"
 #include "lockstep/train/plan_parts.h"
 #include "lockstep/train/weights.h"
 
@@ -239,8 +240,9 @@ class Trainer {
   void resume() {
     const auto& state = checkpoint_->state;
     copy_by_name(state_tensors(*inputs_.model), checkpoint_->model, "checkpoint, model");
-    copy_by_name(optimizer_tensors(*optimizer_, engine_->arena()), checkpoint_->optimizer, "checkpoint, optimizer");
+    engine_->fix_layout(state.layout);
     engine_->set_num_steps(state.step);
+    load_optimizer_state(*optimizer_, engine_->arena(), checkpoint_->optimizer, "checkpoint, optimizer");
     engine_->losses().reset(state.epoch_loss_sum, state.epoch_loss_samples);
     epoch_ = state.epoch;
     samples_in_epoch_ = state.samples_in_epoch;
@@ -257,11 +259,12 @@ class Trainer {
     // Weights behind a loss that is not finite would push out the last good checkpoint. All ranks see the same loss.
     if (bad_steps_ > 0) return;
     auto random_states = gather_random_states(communicator_);
-    if (communicator_.rank() == 0) save_on_rank_zero(std::move(random_states));
+    auto optimizer_state = gather_optimizer_state(*optimizer_, engine_->arena(), communicator_);
+    if (communicator_.rank() == 0) save_on_rank_zero(std::move(random_states), std::move(optimizer_state));
     communicator_.barrier();
   }
 
-  void save_on_rank_zero(std::vector<at::Tensor> random_states) {
+  void save_on_rank_zero(std::vector<at::Tensor> random_states, std::vector<optim::NamedTensor> optimizer_state) {
     const auto start = Clock::now();
     Checkpoint checkpoint;
     checkpoint.state = {.step = engine_->num_steps(),
@@ -278,7 +281,8 @@ class Trainer {
                         .world_size = communicator_.size(),
                         .global_batch = plan_.global_batch()};
     checkpoint.model = state_tensors(*inputs_.model);
-    checkpoint.optimizer = optimizer_tensors(*optimizer_, engine_->arena());
+    checkpoint.state.layout = parallel::layout_names(engine_->arena());
+    checkpoint.optimizer = std::move(optimizer_state);
     checkpoint.random_states = std::move(random_states);
     const auto saved = save_checkpoint(plan_.run_dir / "checkpoints", checkpoint, plan_.keep);
     inputs_.events->write("checkpoint", {{"step", checkpoint.state.step},

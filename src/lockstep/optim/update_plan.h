@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "lockstep/optim/arena.h"
+
+namespace lockstep::optim {
+
+/// A piece of one parameter that this rank updates: elements [begin, begin + numel) of the segment's flat buffer, whose
+/// optimizer state lies at [state_begin, state_begin + numel).
+struct UpdatePiece {
+  int segment = 0;  ///< in layout order
+  std::int64_t begin = 0;
+  std::int64_t numel = 0;
+  std::int64_t state_begin = 0;
+};
+
+/// What this rank updates. Without sharding every segment is one piece and the state lies as the values do.
+struct UpdatePlan {
+  std::vector<UpdatePiece> pieces;
+  std::vector<std::int64_t> state_numel;  ///< for each flat buffer
+  /// Gradients that lie as the state does, [state_numel], one a buffer; empty: those of the arena, as the values lie.
+  std::vector<at::Tensor> gradient_shards;
+  /// Adds values up over the ranks that hold the other shards. Empty when there are none.
+  std::function<void(std::span<double>)> sum_over_shards;
+
+  bool is_sharded() const noexcept { return static_cast<bool>(sum_over_shards); }
+  /// The gradient of a piece, as a view.
+  at::Tensor gradient(const ParameterArena& arena, const UpdatePiece& piece) const;
+};
+
+/// All of everything: what a rank updates that shares the work with nobody.
+UpdatePlan whole_update_plan(const ParameterArena& arena);
+
+/// Euclidean norm of the gradients times `gradient_scale`, over all shards. Waits for the device on CUDA.
+double gradient_norm(const ParameterArena& arena, const UpdatePlan& plan, double gradient_scale);
+
+/// Limits every gradient element times `gradient_scale` to [-limit, limit], in place.
+void clip_gradient_values(const ParameterArena& arena, const UpdatePlan& plan, double gradient_scale, double limit);
+
+}  // namespace lockstep::optim
