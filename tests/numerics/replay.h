@@ -35,12 +35,13 @@ class Replay {
  private:
   using Tensors = std::map<std::string, at::Tensor>;
 
-  train::EngineOptions engine_options() const;
+  train::EngineOptions engine_options();
   std::unique_ptr<parallel::Strategy> make_strategy(const std::string& name);
   bool has_data(std::size_t step) const;
   void replay_step(std::size_t step, const nlohmann::json& expected);
   void compare_first_gradients(double scale, const std::vector<char>& unused);
-  double compare(const std::vector<optim::NamedTensor>& ours, const Tensors& expected, std::string_view what);
+  double compare(const std::vector<optim::NamedTensor>& ours, const Tensors& expected, double tolerance,
+                 std::string_view what);
 
   const std::filesystem::path folder_;
   const ReplayOptions options_;

@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t kAutoSteps = 10;  // that kAuto watches before it decides
 
 // Places in the tail; the flags follow from ParameterArena::kNumSums on, by model index.
-enum TailPlace { kCount, kLoss, kLossCount, kStop, kActive };
+enum TailPlace { kCount, kLoss, kLossCount, kStop, kActive, kLossScale, kLossScaleSquared };
 
 }  // namespace
 
@@ -144,6 +144,8 @@ void BucketedStrategy::write_tail() {
     values[kLossCount] = static_cast<scalar_t>(local_.loss_count);
     values[kStop] = static_cast<scalar_t>(local_.stop ? 1 : 0);
     values[kActive] = static_cast<scalar_t>(local_.active);
+    values[kLossScale] = static_cast<scalar_t>(local_.loss_scale);
+    values[kLossScaleSquared] = static_cast<scalar_t>(local_.loss_scale * local_.loss_scale);
     for (std::size_t i = 0; i < arena_->segments().size(); ++i) {
       values[optim::ParameterArena::kNumSums + i] = static_cast<scalar_t>(readiness_->was_used(static_cast<int>(i)));
     }
@@ -155,6 +157,7 @@ StepSums BucketedStrategy::read_tail() {
   const at::Tensor tail = arena_->tail().to(at::kCPU);
   StepSums sums;
   std::vector<double> flags;
+  std::pair<double, double> scales;
   AT_DISPATCH_FLOATING_TYPES(tail.scalar_type(), "tail", [&] {
     const auto* values = tail.const_data_ptr<scalar_t>();
     sums.count = static_cast<double>(values[kCount]);
@@ -162,10 +165,26 @@ StepSums BucketedStrategy::read_tail() {
     sums.loss_count = static_cast<double>(values[kLossCount]);
     sums.stop = values[kStop] > 0;
     sums.active = static_cast<double>(values[kActive]);
+    scales = {static_cast<double>(values[kLossScale]), static_cast<double>(values[kLossScaleSquared])};
     flags.assign(values + optim::ParameterArena::kNumSums, values + tail.numel());
   });
+  sums.loss_scale = local_.loss_scale;
+  check_loss_scales(scales.first, scales.second);
   if (sums.active > 0) judge_unused(sums, flags);
   return sums;
+}
+
+// n * (sum of squares) equals (sum)^2 only when all are equal; scales are powers of two, whose sums are exact. All
+// ranks see the same sums, so either none goes in here or all do.
+void BucketedStrategy::check_loss_scales(double sum, double sum_of_squares) {
+  if (size() * sum_of_squares == sum * sum) return;
+  std::vector<double> scales(static_cast<std::size_t>(size()));
+  const double mine = local_.loss_scale;
+  communicator_.all_gather({&mine, 1, comm::Dtype::kF64}, {scales.data(), scales.size(), comm::Dtype::kF64}).wait();
+  std::vector<std::string> values;
+  for (std::size_t r = 0; r < scales.size(); ++r) values.push_back(text("rank ", r, " has ", scales[r]));
+  throw Error(text("the ranks' loss scales differ: ", join(values, ", ")),
+              "load the same scaler state on all ranks; gradients of this step were dropped");
 }
 
 // flags[i]: how many ranks used the parameter with model index i. All ranks see the same and decide alike.
@@ -199,6 +218,11 @@ void BucketedStrategy::judge_unused(StepSums& sums, const std::vector<double>& f
   for (const auto& segment : arena_->segments()) {
     sums.unused.push_back(flags[static_cast<std::size_t>(segment.index)] == 0 ? 1 : 0);
   }
+}
+
+double BucketedStrategy::broadcast(double value) {
+  communicator_.broadcast({&value, 1, comm::Dtype::kF64}, 0).wait();
+  return value;
 }
 
 void BucketedStrategy::publish() {

@@ -23,6 +23,7 @@ class BucketedStrategy : public Strategy {
   void begin_backward(bool last, const StepSums& local) override;
   StepSums finish() override;
   void publish() override;
+  double broadcast(double value) override;
 
  protected:
   BucketedStrategy(comm::Communicator& communicator, const DdpOptions& options, int num_shards);
@@ -55,6 +56,7 @@ class BucketedStrategy : public Strategy {
   void write_tail();
   StepSums read_tail();
   void judge_unused(StepSums& sums, const std::vector<double>& flags);
+  void check_loss_scales(double sum, double sum_of_squares);
   void sync_buffers();
 
   comm::Communicator& communicator_;

@@ -75,6 +75,11 @@ void GradientReadiness::on_accumulated(int index) {
   const auto place = static_cast<std::size_t>(place_[i]);
   const auto bucket = static_cast<std::size_t>(plan_->bucket_of_segment[place]);
   if (bucket < next_bucket_) {
+    if (expected_[i] == 0) {
+      throw Error(text("static graph: parameter ", arena_.segments()[place].name,
+                       " got a gradient, which it did not in the first step"),
+                  "switch static_graph off for a model that chooses its path by the data");
+    }
     throw Error(text("parameter ", arena_.segments()[place].name, " got gradient number ", arrived_[i],
                      " of one backward pass after its bucket was sent; ", expected_[i], " were expected"),
                 "it is used in several checkpointed parts in some steps only: use it the same way in every step");

@@ -23,6 +23,7 @@ struct StepSums {
   double loss_count = 0;  ///< samples behind `loss`
   bool stop = false;      ///< some rank was asked to stop
   double active = 1;      ///< 1 for a rank that has data; the sum says how many ranks have
+  double loss_scale = 1;  ///< that the gradients carry; must be the same on all ranks, and stays as it is
   /// Only after finish(): unused[s] != 0 for a segment (in layout order) that no rank used. Empty: all were used.
   std::vector<char> unused = {};
 };
@@ -64,6 +65,9 @@ class Strategy {
   /// On return the gradients of update_plan() are sums over all ranks (device work queued), and so is the result.
   /// Throws Error that names parameters when some were not used though all must be, on all ranks together.
   virtual StepSums finish() = 0;
+
+  /// Rank 0's value, on all ranks.
+  virtual double broadcast(double value) { return value; }
 
   /// After the update: every rank gets all values, and rank 0's (or the mean of all) module buffers.
   virtual void publish() = 0;

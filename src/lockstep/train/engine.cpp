@@ -1,12 +1,14 @@
 #include "lockstep/train/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 
 namespace lockstep::train {
 
@@ -42,6 +44,7 @@ Engine::Engine(torch::nn::Module& model, optim::Optimizer& optimizer, parallel::
       options_(options),
       arena_(trained_parameters(model, optimizer), strategy.arena_gradients()),
       schedule_(options_.schedule.value_or(optim::Schedule{.base_lr = optimizer.lr()})) {
+  if (options_.precision == amp::Precision::kFp16) scaler_.emplace(options_.scaler);
   strategy_.attach(arena_, buffers_of(model));
   if (strategy_.layout_is_fixed()) optimizer_.bind(arena_, strategy_.update_plan());
 }
@@ -52,9 +55,9 @@ void Engine::fix_layout(const std::vector<std::string>& names) {
 }
 
 StepResult Engine::micro_step(std::int64_t samples, bool last, const LossFunction& loss_function) {
-  const at::Tensor loss = loss_function();
+  const at::Tensor loss = forward(loss_function, arena_.device().type());
   const double count = static_cast<double>(samples);
-  const double weight = options_.average == Average::kSamples ? count : 1.0;
+  const double weight = weight_of(count);
   window_.count += weight;
   window_.loss_count += count;
   const bool on_cpu = loss.device().is_cpu();
@@ -65,8 +68,9 @@ StepResult Engine::micro_step(std::int64_t samples, bool last, const LossFunctio
     arena_.check_views();
     window_.stop = stop_requested_;
   }
+  if (scaler_) window_.loss_scale = scaler_->scale();
   strategy_.begin_backward(last, window_);
-  backward(loss, weight);
+  backward(loss, weight * window_.loss_scale);
 
   StepResult result;
   result.step = num_steps_;
@@ -82,6 +86,24 @@ StepResult Engine::micro_step(std::int64_t samples, bool last, const LossFunctio
   return result;
 }
 
+// Note [Weights and fp16]
+// Gradients are weighted by samples, which multiplies what backward computes by the batch size. In fp16 that would cost
+// as many powers of two of range, so there a weight is relative to rank 0's first micro-batch.
+double Engine::weight_of(double samples) {
+  if (weight_unit_ == 0) weight_unit_ = scaler_ ? std::max(1.0, strategy_.broadcast(samples)) : 1.0;
+  return options_.average == Average::kSamples ? samples / weight_unit_ : 1.0;
+}
+
+at::Tensor Engine::forward(const LossFunction& loss_function, at::DeviceType device_type) {
+  std::optional<parallel::SyncBatchNormScope> sync;
+  if (options_.sync_batch_norm != nullptr) sync.emplace(*options_.sync_batch_norm);
+  std::optional<amp::AutocastScope> autocast;
+  if (const auto type = amp::autocast_type(options_.precision)) autocast.emplace(device_type, *type);
+  at::Tensor loss = loss_function();
+  // A scaled loss does not fit into fp16.
+  return loss.scalar_type() == at::kHalf || loss.scalar_type() == at::kBFloat16 ? loss.to(at::kFloat) : loss;
+}
+
 void Engine::backward(const at::Tensor& loss, double weight) {
   // Starting backward from `weight` makes gradients of weight * loss without an operation of its own in the graph.
   if (!backward_weight_.defined() || weight != backward_weight_value_ ||
@@ -94,8 +116,10 @@ void Engine::backward(const at::Tensor& loss, double weight) {
 
 std::int64_t Engine::join() {
   std::int64_t updates = 0;
+  weight_of(0);  // a rank without any data takes part in agreeing on the unit
   for (;;) {
     window_ = {.active = 0};
+    if (scaler_) window_.loss_scale = scaler_->scale();
     if (options_.average == Average::kRanks && options_.join_divisor == JoinDivisor::kWorld)
       window_.count = last_count_;
     window_.stop = stop_requested_;
@@ -118,6 +142,11 @@ parallel::StepSums Engine::exchange() {
   return sums;
 }
 
+// All ranks judge the same sums; shards are judged together.
+bool Engine::overflowed() {
+  return !std::isfinite(optim::gradient_norm(arena_, optimizer_.plan(), 1.0));
+}
+
 double Engine::clip(double gradient_scale) {
   const auto& plan = optimizer_.plan();
   if (options_.clip_value) optim::clip_gradient_values(arena_, plan, gradient_scale, *options_.clip_value);
@@ -128,16 +157,23 @@ double Engine::clip(double gradient_scale) {
 }
 
 void Engine::update(const parallel::StepSums& sums, StepResult& result) {
-  const double gradient_scale = clip(1.0 / sums.count);
-  if (observer_) observer_(gradient_scale, sums.unused);
+  result.samples = sums.loss_count;
+  result.stop = sums.stop;
   result.lr = schedule_.lr(num_steps_);
+  result.skipped = scaler_ && overflowed();
+  if (scaler_) scaler_->update(result.skipped);
+  if (result.skipped) {
+    strategy_.publish();
+    arena_.zero_gradients();
+    return;
+  }
+  const double gradient_scale = clip(1.0 / (sums.count * sums.loss_scale));
+  if (observer_) observer_(gradient_scale, sums.unused);
   optimizer_.step(result.lr, gradient_scale, sums.unused);
   strategy_.publish();
   arena_.zero_gradients();
   result.updated = true;
   result.step = ++num_steps_;
-  result.samples = sums.loss_count;
-  result.stop = sums.stop;
   if (status_) status_->set_step(local_rank_, num_steps_);
 }
 

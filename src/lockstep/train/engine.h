@@ -8,7 +8,10 @@
 
 #include <torch/nn/module.h>
 
+#include "lockstep/amp/autocast.h"
+#include "lockstep/amp/grad_scaler.h"
 #include "lockstep/base/rank_status.h"
+#include "lockstep/comm/communicator.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/parallel/strategy.h"
@@ -33,11 +36,17 @@ struct EngineOptions {
   std::optional<double> clip_norm = std::nullopt;          ///< of the averaged gradient, over all parameters
   std::optional<double> clip_value = std::nullopt;         ///< of each element of the averaged gradient
   std::optional<optim::Schedule> schedule = std::nullopt;  ///< default: the optimizer's rate, constant
+  /// kBf16 and kFp16 run forward under autocast. The others say what the model was made in and change nothing here.
+  amp::Precision precision = amp::Precision::kFp32;
+  amp::GradScalerOptions scaler = {};  ///< with kFp16
+  /// Borrowed: batch normalisation takes its statistics over these ranks. It may be the strategy's communicator.
+  comm::Communicator* sync_batch_norm = nullptr;
 };
 
 /// What is known after a micro-batch; `updated` says whether it ended an optimizer step.
 struct StepResult {
   bool updated = false;
+  bool skipped = false;   ///< it ended a step whose fp16 gradients overflowed: nothing moved, the loss scale fell
   std::int64_t step = 0;  ///< optimizer steps done so far
   double lr = 0;          ///< of this update
   double samples = 0;     ///< of all ranks in this update
@@ -78,6 +87,8 @@ class Engine {
   /// Its state has a place only from the first update on, or after fix_layout().
   optim::Optimizer& optimizer() noexcept { return optimizer_; }
   parallel::Strategy& strategy() noexcept { return strategy_; }
+  /// With kFp16.
+  std::optional<amp::GradScaler>& scaler() noexcept { return scaler_; }
   /// For a run that is resumed: puts the arena into the saved layout (or keeps the present one, when empty) and gives
   /// the optimizer its state, to be filled. [all ranks]
   void fix_layout(const std::vector<std::string>& names);
@@ -93,8 +104,11 @@ class Engine {
   void report_to(StatusBoard board, int local_rank);
 
  private:
+  double weight_of(double samples);
+  at::Tensor forward(const LossFunction& loss_function, at::DeviceType device_type);
   void backward(const at::Tensor& loss, double weight);
   parallel::StepSums exchange();
+  bool overflowed();
   double clip(double gradient_scale);
   void update(const parallel::StepSums& sums, StepResult& result);
 
@@ -103,8 +117,10 @@ class Engine {
   const EngineOptions options_;
   optim::ParameterArena arena_;
   optim::Schedule schedule_;
+  std::optional<amp::GradScaler> scaler_;
   parallel::StepSums window_;  // this rank's share of the step under way
   double last_count_ = 0;      // of the last window that had data
+  double weight_unit_ = 0;     // Note [Weights and fp16]; 0: not agreed on yet
   LossMeter losses_;
   at::Tensor backward_weight_;  // the scalar that backward starts from, kept while the batch size stays
   double backward_weight_value_ = 0;

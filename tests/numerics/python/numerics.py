@@ -225,7 +225,9 @@ def run_ddp(case, steps):
     """Run all ranks; return the merged log, then every rank's first
     gradients, parameters and state."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(run_rank, (case, steps, folder), nprocs=case.world)
+        # Forked: a rank that starts afresh imports torch for seconds.
+        mp.start_processes(run_rank, (case, steps, folder),
+                           nprocs=case.world, start_method="fork")
         results = [torch.load(f"{folder}/{rank}.pt")
                    for rank in range(case.world)]
     logs, *tensors = zip(*results)
