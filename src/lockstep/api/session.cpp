@@ -8,7 +8,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "lockstep/parallel/module_buffers.h"
 #include "lockstep/parallel/strategy.h"
+#include "lockstep/parallel/zero.h"
 
 namespace lockstep {
 
@@ -46,6 +48,11 @@ struct Engine::Impl {
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::Engine(Engine&&) noexcept = default;
 Engine::~Engine() = default;
+
+std::int64_t Engine::join() {
+  if (impl_->context.is_engine_stopped) throw Stopped();
+  return impl_->engine->join();
+}
 
 std::int64_t Engine::num_steps() const {
   return impl_->engine->num_steps();
@@ -93,15 +100,26 @@ void Session::place_module(torch::nn::Module& module) {
   context_.enter_collective();
   module.to(context_.device);
   if (size() == 1) return;
-  at::NoGradGuard no_grad;
-  const auto take_from_rank_zero = [&](const at::Tensor& tensor) {
-    auto flat = tensor.detach().contiguous();
-    context_.communicator->broadcast(parallel::buffer_of(flat), 0).wait();
-    if (!flat.is_alias_of(tensor)) tensor.detach().copy_(flat);
-  };
-  for (const auto& parameter : module.parameters()) take_from_rank_zero(parameter);
-  for (const auto& buffer : module.buffers()) take_from_rank_zero(buffer);
+  std::vector<optim::NamedTensor> tensors;
+  for (const auto& parameter : module.named_parameters()) tensors.push_back({parameter.key(), parameter.value()});
+  for (const auto& buffer : module.named_buffers()) tensors.push_back({buffer.key(), buffer.value()});
+  parallel::broadcast_tensors(*context_.communicator, tensors);
 }
+
+namespace {
+
+std::unique_ptr<parallel::Strategy> make_strategy(comm::Communicator& communicator, const EngineOptions& options) {
+  if (communicator.size() == 1) return parallel::make_single();
+  if (options.sharding == Sharding::kOptimizer) {
+    return parallel::make_zero(communicator, parallel::ZeroStage::kOptimizer, options.exchange);
+  }
+  if (options.sharding == Sharding::kGradients) {
+    return parallel::make_zero(communicator, parallel::ZeroStage::kGradients, options.exchange);
+  }
+  return parallel::make_ddp(communicator, options.exchange);
+}
+
+}  // namespace
 
 Engine Session::make_engine(torch::nn::Module& model, optim::Optimizer& optimizer, const EngineOptions& options) {
   if (options.accumulate < 1) {
@@ -109,10 +127,16 @@ Engine Session::make_engine(torch::nn::Module& model, optim::Optimizer& optimize
   }
   context_.enter_collective();
   auto impl = std::make_unique<Engine::Impl>(context_, options.accumulate);
-  impl->strategy = size() == 1 ? parallel::make_single() : parallel::make_ddp(*context_.communicator, {});
+  impl->strategy = make_strategy(*context_.communicator, options);
   impl->engine = std::make_unique<train::Engine>(
       model, optimizer, *impl->strategy,
-      train::EngineOptions{.average = options.average, .clip_norm = options.clip_norm, .schedule = options.schedule});
+      train::EngineOptions{
+          .average = options.average,
+          .clip_norm = options.clip_norm,
+          .clip_value = options.clip_value,
+          .schedule = options.schedule,
+          .precision = options.precision,
+          .sync_batch_norm = options.sync_batch_norm && size() > 1 ? context_.communicator : nullptr});
   if (auto board = StatusBoard::from_environment(); board && context_.start_turn == nullptr) {
     impl->engine->report_to(std::move(*board), context_.world.local_rank);
   }

@@ -12,19 +12,35 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include "lockstep/amp/autocast.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/strategy.h"
 #include "lockstep/train/engine.h"
 #include "lockstep/train/evaluate.h"
 
 namespace lockstep {
 
-/// Options of one engine. Unset means: the mean over samples, no clipping, the optimizer's constant rate.
+using amp::Precision;
+
+/// How ranks share an engine's work.
+enum class Sharding {
+  kNone,       ///< ddp: every rank holds everything
+  kOptimizer,  ///< zero1: optimizer state is divided among the ranks
+  kGradients,  ///< zero2: gradients too
+};
+
+/// Options of one engine. Unset means: the mean over samples, no clipping, the optimizer's constant rate, fp32.
 struct EngineOptions {
   int accumulate = 1;  ///< micro-batches, that is calls of step(), an update
   train::Average average = train::Average::kSamples;
   std::optional<double> clip_norm = std::nullopt;
+  std::optional<double> clip_value = std::nullopt;
   std::optional<optim::Schedule> schedule = std::nullopt;
+  Precision precision = Precision::kFp32;  ///< kBf16 and kFp16 run forward under autocast
+  bool sync_batch_norm = false;            ///< batch normalisation over all ranks' samples
+  Sharding sharding = Sharding::kNone;
+  parallel::DdpOptions exchange = {};  ///< buckets, unused parameters, module buffers, a communication hook
 };
 
 struct LoaderOptions {
@@ -55,6 +71,10 @@ class Engine {
 
   /// The same for data of the program's own: `samples` in this micro-batch, `last` ends the accumulation window early.
   Result micro_step(std::int64_t samples, bool last, const train::Engine::LossFunction& loss);
+
+  /// For ranks with different numbers of batches: a rank without further ones takes part in the others' updates until
+  /// all have joined. Every rank calls it once, after its last step(). Returns the updates made here. [all ranks]
+  std::int64_t join();
 
   /// Optimizer steps done.
   std::int64_t num_steps() const;

@@ -17,7 +17,8 @@ namespace {
 
 std::string device_words(const config::TrainPlan& plan) {
   std::string words = plan.device == "cuda" ? text("GPU ", plan.devices.front()) : std::string("the CPU");
-  if (plan.strategy == "ddp") words = text(plan.nproc, plan.nproc == 1 ? " process on " : " processes on ", words);
+  const bool has_processes = plan.strategy == "ddp" || plan.strategy == "zero1" || plan.strategy == "zero2";
+  if (has_processes) words = text(plan.nproc, plan.nproc == 1 ? " process on " : " processes on ", words);
   if (plan.strategy == "dp") words = text(plan.nproc, plan.nproc == 1 ? " device on " : " devices on ", words);
   return plan.device_reason.empty() ? words : text(words, " (", plan.device_reason, ")");
 }

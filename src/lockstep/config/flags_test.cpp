@@ -106,8 +106,7 @@ TEST(Flags, BR059_EveryValueErrorNamesFlagValueAndRange) {
        "--optimizer: 'adamx' is not accepted; did you mean adam? (expected one of sgd, adam, adamw)"},
       {{"--schedule", "warmrestarts"},
        "--schedule: 'warmrestarts' is not accepted; expected one of constant, cosine, step"},
-      {{"--strategy", "zero1"}, "--strategy zero1: not in this version (have: single, ddp, dp)"},
-      {{"--precision", "bf16"}, "--precision bf16: not in this version (have: fp64, fp32, tf32)"},
+      {{"--strategy", "zero3"}, "--strategy zero3: not in this version (have: single, ddp, dp, zero1, zero2)"},
       {{"--devices", "0,,1"},
        "--devices: '0,,1' is not accepted; expected whole numbers from 0 to 1023 with commas "
        "between, such as 0,2"},

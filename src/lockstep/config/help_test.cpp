@@ -22,8 +22,8 @@ const std::vector<std::string> kTrainFlags{
     "fuse",          "grace",          "init-from",  "json",       "keep",       "log-every",  "lr",
     "max-steps",     "model",          "momentum",   "nesterov",   "nproc",      "optimizer",  "overwrite",
     "precision",     "price-per-hour", "progress",   "resume",     "run-dir",    "save-every", "save-steps",
-    "scale-lr",      "schedule",       "seed",       "stop-after", "strategy",   "strict-nan", "warmup-epochs",
-    "weight-decay",  "workers"};
+    "scale-lr",      "schedule",       "seed",       "stop-after", "strategy",   "strict-nan", "sync-bn",
+    "warmup-epochs", "weight-decay",   "workers"};
 
 TEST(FlagSet, NoFlagIsTakenAwaySilently) {
   EXPECT_THAT(command_spec("train").flag_names(), IsSupersetOf(kTrainFlags));

@@ -64,6 +64,7 @@ void take_how_to_learn(TrainPlan& plan, const FlagValues& values) {
   plan.clip_norm = optional_real(values, "clip-norm");
   plan.average = values.text("average");
   plan.precision = values.text("precision");
+  plan.sync_bn = values.enabled("sync-bn");
   plan.fuse = values.text("fuse");
   plan.deterministic = values.enabled("deterministic");
   plan.strict_nan = values.enabled("strict-nan");

@@ -41,6 +41,7 @@ void for_each_field(Plan& plan, const Visit& visit) {
   visit("schedule", plan.schedule);
   visit("clip_norm", plan.clip_norm);
   visit("precision", plan.precision);
+  visit("sync_bn", plan.sync_bn);
   visit("average", plan.average);
   visit("fuse", plan.fuse);
   visit("deterministic", plan.deterministic);

@@ -17,7 +17,7 @@ struct TrainPlan {
   std::string model;  ///< mlp, cnn
   std::string
       data;  ///< specification as typed: fashion-mnist[:DIR], mnist:DIR, cifar10:DIR, cifar100:DIR, synthetic:CxHxW[:N]
-  std::string strategy = "single";  ///< single, ddp, dp
+  std::string strategy = "single";  ///< single, ddp, dp, zero1, zero2
   int nproc = 1;                    ///< devices or processes
   std::string device = "cpu";       ///< cpu, cuda
   std::string device_reason;        ///< why `auto` chose it; empty when it was asked for
@@ -37,7 +37,8 @@ struct TrainPlan {
   double warmup_epochs = 0;
   std::string schedule = "constant";  ///< constant, cosine, step
   std::optional<double> clip_norm;
-  std::string precision = "fp32";   ///< fp64, fp32, tf32
+  std::string precision = "fp32";   ///< fp64, fp32, tf32, bf16, fp16
+  bool sync_bn = false;
   std::string average = "samples";  ///< samples, ranks
   std::string fuse = "auto";        ///< auto, off
   bool deterministic = false;

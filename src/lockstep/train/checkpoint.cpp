@@ -71,6 +71,9 @@ void write_contents(const fs::path& path, const Checkpoint& checkpoint) {
   nlohmann::json state = checkpoint.state;
   state["schema"] = kSchema;
   state["layout"] = checkpoint.state.layout;
+  if (const auto& scale = checkpoint.state.loss_scale) {
+    state["loss_scale"] = {{"scale", scale->scale}, {"growth_tracker", scale->growth_tracker}, {"skips", scale->skips}};
+  }
   write_file_atomic(path / "state.json", state.dump(1) + "\n");
   formats::write_manifest(path, std::vector<std::string>{"model.safetensors", "optimizer.safetensors", "state.json"});
 }
@@ -91,6 +94,10 @@ RunState read_state(const fs::path& path) {
     }
     auto state = json.get<RunState>();
     state.layout = json.value("layout", std::vector<std::string>{});
+    if (json.contains("loss_scale")) {
+      const auto& scale = json.at("loss_scale");
+      state.loss_scale = {scale.at("scale"), scale.at("growth_tracker"), scale.at("skips")};
+    }
     return state;
   } catch (const nlohmann::json::exception& error) {
     throw CheckpointError(text(file.string(), ": ", formats::describe(error)));

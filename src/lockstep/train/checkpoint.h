@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/amp/grad_scaler.h"
 #include "lockstep/optim/arena.h"
 
 namespace lockstep::train {
@@ -25,6 +26,7 @@ struct RunState {
   std::int64_t dataset_size = 0;  ///< training samples
   int world_size = 1;
   std::int64_t global_batch = 0;
+  std::optional<amp::GradScaler::State> loss_scale = std::nullopt;  ///< with fp16
   std::vector<std::string> layout = {};  ///< the parameters in the arena's order, in which sums over all of them run
 };
 

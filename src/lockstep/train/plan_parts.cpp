@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/parallel/zero.h"
 
 namespace lockstep::train {
 
@@ -51,7 +52,23 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const config::TrainPlan& plan, 
   throw ConfigError(text("optimizer '", plan.optimizer, "': expected sgd, adam or adamw"));
 }
 
-EngineOptions engine_options(const config::TrainPlan& plan, std::int64_t steps_per_epoch, std::int64_t total_steps) {
+std::unique_ptr<parallel::Strategy> make_strategy(const config::TrainPlan& plan, comm::Communicator& communicator) {
+  if (communicator.size() == 1) return parallel::make_single();
+  if (plan.strategy == "zero1") return parallel::make_zero(communicator, parallel::ZeroStage::kOptimizer, {});
+  if (plan.strategy == "zero2") return parallel::make_zero(communicator, parallel::ZeroStage::kGradients, {});
+  return parallel::make_ddp(communicator, {});  // dp too: its ranks are threads
+}
+
+amp::Precision precision_of(const config::TrainPlan& plan) {
+  if (plan.precision == "fp64") return amp::Precision::kFp64;
+  if (plan.precision == "tf32") return amp::Precision::kTf32;
+  if (plan.precision == "bf16") return amp::Precision::kBf16;
+  if (plan.precision == "fp16") return amp::Precision::kFp16;
+  return amp::Precision::kFp32;
+}
+
+EngineOptions engine_options(const config::TrainPlan& plan, comm::Communicator& communicator,
+                             std::int64_t steps_per_epoch, std::int64_t total_steps) {
   optim::Schedule schedule{.base_lr = plan.scaled_lr(),
                            .warmup_steps = std::llround(plan.warmup_epochs * static_cast<double>(steps_per_epoch)),
                            .total_steps = total_steps};
@@ -59,7 +76,9 @@ EngineOptions engine_options(const config::TrainPlan& plan, std::int64_t steps_p
   if (plan.schedule == "step") schedule.kind = optim::ScheduleKind::kStep;
   return {.average = plan.average == "ranks" ? Average::kRanks : Average::kSamples,
           .clip_norm = plan.clip_norm,
-          .schedule = schedule};
+          .schedule = schedule,
+          .precision = precision_of(plan),
+          .sync_batch_norm = plan.sync_bn && communicator.size() > 1 ? &communicator : nullptr};
 }
 
 void set_precision(const config::TrainPlan& plan) {

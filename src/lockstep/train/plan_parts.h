@@ -18,7 +18,10 @@ at::ScalarType dtype_of(const config::TrainPlan& plan);
 data::LoaderOptions loader_options(const config::TrainPlan& plan, const comm::Communicator& communicator);
 data::LoaderOptions eval_loader_options(const config::TrainPlan& plan, const comm::Communicator& communicator);
 std::unique_ptr<optim::Optimizer> make_optimizer(const config::TrainPlan& plan, std::vector<at::Tensor> parameters);
-EngineOptions engine_options(const config::TrainPlan& plan, std::int64_t steps_per_epoch, std::int64_t total_steps);
+std::unique_ptr<parallel::Strategy> make_strategy(const config::TrainPlan& plan, comm::Communicator& communicator);
+amp::Precision precision_of(const config::TrainPlan& plan);
+EngineOptions engine_options(const config::TrainPlan& plan, comm::Communicator& communicator,
+                             std::int64_t steps_per_epoch, std::int64_t total_steps);
 
 /// Which of the visible GPUs belongs to the process with this LOCAL_RANK: the one that --devices names for it, else the
 /// one of that number. The rank in the whole job has no say.

@@ -54,8 +54,9 @@ class Trainer {
     inputs_.model->to(device_, dtype_of(plan_));
     if (plan_.init_from) take_initial_weights();
     optimizer_ = make_optimizer(plan_, inputs_.model->parameters());
-    strategy_ = communicator_.size() == 1 ? parallel::make_single() : parallel::make_ddp(communicator_, {});
-    engine_.emplace(*inputs_.model, *optimizer_, *strategy_, engine_options(plan_, steps_per_epoch_, total_steps_));
+    strategy_ = make_strategy(plan_, communicator_);
+    engine_.emplace(*inputs_.model, *optimizer_, *strategy_,
+                    engine_options(plan_, communicator_, steps_per_epoch_, total_steps_));
     if (inputs_.status) engine_->report_to(std::move(*inputs_.status), inputs_.local_rank);
   }
 
@@ -63,7 +64,7 @@ class Trainer {
     if (checkpoint_) resume();
     write_run_start();
     TrainExit exit = TrainExit::kCompleted;
-    while (exit == TrainExit::kCompleted && engine_->num_steps() < total_steps_) exit = train_epoch();
+    while (exit == TrainExit::kCompleted && !is_done()) exit = train_epoch();
     return finish(exit);
   }
 
@@ -77,6 +78,9 @@ class Trainer {
       throw ConfigError(text("--init-from ", error.what()));
     }
   }
+
+  // Steps that fp16 skipped are not made up for: the epochs end the run then.
+  bool is_done() const { return engine_->num_steps() >= total_steps_ || epoch_ >= plan_.epochs; }
 
   std::int64_t samples_per_batch() const { return plan_.batch_size * communicator_.size(); }
 
@@ -114,9 +118,9 @@ class Trainer {
       samples_in_epoch_ += batch.size * communicator_.size();
       if (!last) continue;
       in_window = 0;
-      ++steps_here;
+      if (result.updated) ++steps_here;
       samples_here += result.samples;
-      const bool at_end = result.step >= total_steps_;
+      const bool at_end = result.step >= total_steps_ || (batch.last && epoch_ + 1 >= plan_.epochs);
       after_step(result, batch.last || at_end);
       if (batch.last || at_end) {
         is_stopping_ = result.stop && !at_end;
@@ -129,6 +133,8 @@ class Trainer {
   }
 
   void after_step(const StepResult& result, bool ends_epoch) {
+    // The loss scale is falling: that is how it finds its place, and it has a judge of its own.
+    if (result.skipped) return;
     if (result.loss) check_finite(*result.loss, result.step);
     const bool log_this = result.step % plan_.log_every == 0 || result.step == 1;
     if (inputs_.events != nullptr && log_this) {
@@ -148,7 +154,7 @@ class Trainer {
     const double seconds = std::chrono::duration<double>(spent).count();
     check_finite(train_loss, engine_->num_steps());
     const std::int64_t number = epoch_ + 1;
-    const bool at_end = engine_->num_steps() >= total_steps_ || is_stopping_;
+    const bool at_end = engine_->num_steps() >= total_steps_ || (complete && number >= plan_.epochs) || is_stopping_;
     std::optional<EvaluationResult> evaluation;
     if (plan_.eval_every > 0 && (number % plan_.eval_every == 0 || at_end)) evaluation = evaluate_now();
     const auto memory = peak_memory();
@@ -208,7 +214,12 @@ class Trainer {
     torch::NoGradGuard no_grad;
     inputs_.model->eval();
     auto loader = data::Loader::for_evaluation(inputs_.data.eval, eval_loader_options(plan_, communicator_));
-    const auto forward = [&](const at::Tensor& input) { return inputs_.model->forward(input.to(device_)); };
+    const auto autocast = amp::autocast_type(precision_of(plan_));
+    const auto forward = [&](const at::Tensor& input) {
+      std::optional<amp::AutocastScope> scope;
+      if (autocast) scope.emplace(device_.type(), *autocast);
+      return inputs_.model->forward(input.to(device_));
+    };
     const auto result = evaluate(loader, forward, communicator_);
     inputs_.model->train();
     return result;
@@ -243,6 +254,7 @@ class Trainer {
     engine_->fix_layout(state.layout);
     engine_->set_num_steps(state.step);
     load_optimizer_state(*optimizer_, engine_->arena(), checkpoint_->optimizer, "checkpoint, optimizer");
+    if (engine_->scaler() && state.loss_scale) engine_->scaler()->load(*state.loss_scale);
     engine_->losses().reset(state.epoch_loss_sum, state.epoch_loss_samples);
     epoch_ = state.epoch;
     samples_in_epoch_ = state.samples_in_epoch;
@@ -282,6 +294,7 @@ class Trainer {
                         .global_batch = plan_.global_batch()};
     checkpoint.model = state_tensors(*inputs_.model);
     checkpoint.state.layout = parallel::layout_names(engine_->arena());
+    if (engine_->scaler()) checkpoint.state.loss_scale = engine_->scaler()->state();
     checkpoint.optimizer = std::move(optimizer_state);
     checkpoint.random_states = std::move(random_states);
     const auto saved = save_checkpoint(plan_.run_dir / "checkpoints", checkpoint, plan_.keep);
