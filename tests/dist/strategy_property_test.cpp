@@ -13,6 +13,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/optim/large_batch.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/strategy.h"
 #include "lockstep/parallel/zero.h"
@@ -39,7 +40,7 @@ struct Draw {
     accumulate = pick(1, 3);
     steps = pick(2, 5);
     strategy = std::vector<std::string>{"ddp", "zero1", "zero2"}[static_cast<std::size_t>(pick(0, 2))];
-    optimizer = pick(0, 3);
+    optimizer = pick(0, 5);
     bucket_bytes = std::int64_t{1} << pick(4, 13);
     rebuild = chance(0.7);
     if (chance(0.3)) clip_norm = 0.05 + 0.1 * pick(0, 9);
@@ -140,6 +141,10 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Draw& draw, std::vector<a
           parameters, optim::SgdOptions{.lr = 0.05, .momentum = 0.9, .dampening = 0.2, .weight_decay = 0.01});
     case 2:
       return std::make_unique<optim::AdamW>(parameters, optim::AdamOptions{.lr = 0.01, .weight_decay = 0.1});
+    case 3:
+      return std::make_unique<optim::Lamb>(parameters, optim::LambOptions{.lr = 0.01});
+    case 4:
+      return std::make_unique<optim::Lars>(parameters, optim::LarsOptions{.lr = 0.5, .trust = 0.05});
     default:
       return std::make_unique<optim::Adam>(std::vector<optim::ParameterGroup<optim::AdamOptions>>{
           {first, {.lr = 0.01}}, {second, {.lr = 0.002, .weight_decay = 0.1, .amsgrad = true}}});

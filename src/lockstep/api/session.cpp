@@ -130,13 +130,12 @@ Engine Session::make_engine(torch::nn::Module& model, optim::Optimizer& optimize
   impl->strategy = make_strategy(*context_.communicator, options);
   impl->engine = std::make_unique<train::Engine>(
       model, optimizer, *impl->strategy,
-      train::EngineOptions{
-          .average = options.average,
-          .clip_norm = options.clip_norm,
-          .clip_value = options.clip_value,
-          .schedule = options.schedule,
-          .precision = options.precision,
-          .sync_batch_norm = options.sync_batch_norm && size() > 1 ? context_.communicator : nullptr});
+      train::EngineOptions{.average = options.average,
+                           .clip_norm = options.clip_norm,
+                           .clip_value = options.clip_value,
+                           .schedule = options.schedule,
+                           .precision = options.precision,
+                           .sync_batch_norm = options.sync_batch_norm && size() > 1 ? context_.communicator : nullptr});
   if (auto board = StatusBoard::from_environment(); board && context_.start_turn == nullptr) {
     impl->engine->report_to(std::move(*board), context_.world.local_rank);
   }

@@ -235,8 +235,9 @@ std::vector<Flag> how_to_learn() {
        .fallback = "fp32",
        .category = category,
        .help = "number format of weights and arithmetic",
-       .details = "fp32 means no TF32 anywhere. bf16 and fp16 keep weights in fp32 and compute in the narrow type where "
-                  "that is safe; fp16 with dynamic loss scaling."},
+       .details =
+           "fp32 means no TF32 anywhere. bf16 and fp16 keep weights in fp32 and compute in the narrow type where "
+           "that is safe; fp16 with dynamic loss scaling."},
       {.name = "sync-bn",
        .kind = FlagKind::kSwitch,
        .category = category,

@@ -37,7 +37,7 @@ struct TrainPlan {
   double warmup_epochs = 0;
   std::string schedule = "constant";  ///< constant, cosine, step
   std::optional<double> clip_norm;
-  std::string precision = "fp32";   ///< fp64, fp32, tf32, bf16, fp16
+  std::string precision = "fp32";  ///< fp64, fp32, tf32, bf16, fp16
   bool sync_bn = false;
   std::string average = "samples";  ///< samples, ranks
   std::string fuse = "auto";        ///< auto, off

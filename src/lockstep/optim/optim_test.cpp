@@ -8,7 +8,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/optim/arena.h"
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/optim/schedule.h"
 
 namespace lockstep::optim {
 namespace {
@@ -165,21 +164,6 @@ TEST(Optimizer, RefusesOptionsOutOfRange) {
   EXPECT_THROW(SGD({}, {.lr = -1}), ConfigError);
   EXPECT_THROW(SGD({}, {.nesterov = true}), ConfigError);
   EXPECT_THROW(Adam({}, {.beta1 = 1}), ConfigError);
-}
-
-TEST(Schedule, WarmsUpThenFollowsItsKind) {
-  const Schedule warm{.base_lr = 4, .warmup_steps = 4};
-  EXPECT_DOUBLE_EQ(warm.lr(0), 1);
-  EXPECT_DOUBLE_EQ(warm.lr(3), 4);
-  EXPECT_DOUBLE_EQ(warm.lr(1000), 4);
-  const Schedule cosine{.base_lr = 2, .kind = ScheduleKind::kCosine, .warmup_steps = 2, .total_steps = 12};
-  EXPECT_DOUBLE_EQ(cosine.lr(2), 2);
-  EXPECT_NEAR(cosine.lr(7), 1, 1e-12);
-  EXPECT_NEAR(cosine.lr(12), 0, 1e-12);
-  const Schedule step{.base_lr = 1, .kind = ScheduleKind::kStep, .total_steps = 9};
-  EXPECT_DOUBLE_EQ(step.lr(2), 1);
-  EXPECT_DOUBLE_EQ(step.lr(3), 0.1);
-  EXPECT_NEAR(step.lr(8), 0.01, 1e-15);
 }
 
 }  // namespace

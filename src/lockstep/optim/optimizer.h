@@ -98,8 +98,10 @@ class Optimizer {
   virtual void update(const Run& run) = 0;
   /// True keeps every parameter piece a run of its own, for rules that need norms of single parameters.
   virtual bool by_parameter() const noexcept { return false; }
-  /// Called once before the runs of a step when by_parameter(); `runs[i]` belongs to plan().pieces[pieces[i]].
-  virtual void prepare(const std::vector<Run>&, const std::vector<int>& /*segments*/) {}
+  /// Called once before the runs of a step when by_parameter(); `runs[i]` is of segment `segments[i]`. All ranks call
+  /// it, also those that own nothing.
+  virtual void prepare(const std::vector<Run>& /*runs*/, const std::vector<int>& /*segments*/) {}
+  ParameterArena& arena() const noexcept { return *arena_; }
 
  private:
   std::vector<Run> make_runs(double lr, double gradient_scale, const std::vector<char>& unused,
