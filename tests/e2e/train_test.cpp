@@ -67,18 +67,21 @@ class Equality : public Train, public ::testing::WithParamInterface<Setting> {};
 TEST_P(Equality, StrategiesEqualSingleInDoublePrecisionOverSixtySteps) {
   const Words common = GetParam().words + Words{"--precision", "fp64", "--max-steps", "60", "--eval-every", "0"};
   train("single", common + Words{"--batch-size", "96"});
-  const auto ddp2 = train("ddp2", common + Words{"--strategy", "ddp", "--nproc", "2", "--batch-size", "48"});
-  const auto ddp3 = train("ddp3", common + Words{"--strategy", "ddp", "--nproc", "3", "--batch-size", "32"});
-  const auto accumulated = train(
-      "accumulated", common + Words{"--strategy", "ddp", "--nproc", "2", "--batch-size", "24", "--accumulate", "2"});
-  train("dp2", common + Words{"--strategy", "dp", "--nproc", "2", "--batch-size", "48"});
-  EXPECT_LE(largest_difference("single", "ddp2"), 1e-10);
-  EXPECT_LE(largest_difference("single", "ddp3"), 1e-10);
-  EXPECT_LE(largest_difference("single", "accumulated"), 1e-10);
-  EXPECT_LE(largest_difference("single", "dp2"), 1e-10);
-  // The command compares the ranks' weights at the end: a document with a digest means that they agree.
-  for (const auto& document : {ddp2, ddp3, accumulated})
-    EXPECT_EQ(document["final_weights_sha256"].get<std::string>().size(), 64U);
+  struct Spread {
+    std::string strategy;
+    int nproc;
+    int accumulate;
+  };
+  for (const auto& [strategy, nproc, accumulate] :
+       {Spread{"ddp", 2, 1}, Spread{"ddp", 3, 1}, Spread{"ddp", 2, 2}, Spread{"dp", 2, 1}, Spread{"dp", 2, 2},
+        Spread{"zero1", 2, 1}, Spread{"zero1", 2, 2}, Spread{"zero2", 3, 1}, Spread{"zero2", 2, 2}}) {
+    const std::string name = text(strategy, nproc, "_accumulate", accumulate);
+    const auto document = train(name, common + Words{"--strategy", strategy, "--nproc", text(nproc), "--batch-size",
+                                                     text(96 / nproc / accumulate), "--accumulate", text(accumulate)});
+    EXPECT_LE(largest_difference("single", name), 1e-10) << name;
+    // The command compares the ranks' weights at the end: a document with a digest means that they agree.
+    EXPECT_EQ(document["final_weights_sha256"].get<std::string>().size(), 64U) << name;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -105,6 +108,49 @@ TEST_F(Train, ResumedEqualsNeverInterruptedBitForBit) {
   const auto resumed = train(
       "parts", words + Words{"--max-steps", "60", "--resume", (path("parts") / "checkpoints" / "step_25").string()});
   EXPECT_EQ(resumed["resumed_from_step"], 25);
+  EXPECT_EQ(resumed["final_weights_sha256"], whole["final_weights_sha256"]);
+}
+
+// Optimizer state is saved whole, by name: the sharding it came from leaves no trace.
+TEST_F(Train, BR035_ARunGoesOnUnderAnotherStrategyAndWorldSize) {
+  const Words words{"--model",     "mlp",  "--optimizer", "adamw", "--lr",         "0.001",
+                    "--precision", "fp64", "--clip-norm", "1",     "--eval-every", "0"};
+  train("whole", words + Words{"--batch-size", "96", "--max-steps", "40"});
+  train("parts", words + Words{"--strategy", "zero2", "--nproc", "2", "--batch-size", "48", "--max-steps", "20",
+                               "--save-steps", "20"});
+  for (const std::string next : {"zero1", "ddp", "single"}) {
+    const int nproc = next == "single" ? 1 : 3;
+    train(next, words + Words{"--strategy", next, "--nproc", text(nproc), "--batch-size", text(96 / nproc),
+                              "--max-steps", "40", "--resume", (path("parts") / "checkpoints" / "step_20").string()});
+    EXPECT_LE(largest_difference("whole", next), 1e-10) << next;
+  }
+}
+
+TEST_F(Train, ShardedRunsResumeBitForBit) {
+  for (const std::string strategy : {"zero1", "zero2"}) {
+    const Words words{"--model", "mlp",  "--nproc", "2",           "--strategy", strategy,       "--optimizer",
+                      "adam",    "--lr", "0.001",   "--clip-norm", "1",          "--eval-every", "0"};
+    const auto whole = train(strategy + "_whole", words + Words{"--max-steps", "30"});
+    train(strategy + "_parts", words + Words{"--max-steps", "15", "--save-steps", "15"});
+    const auto resumed = train(strategy + "_parts", words + Words{"--max-steps", "30", "--resume", "auto"});
+    EXPECT_EQ(resumed["final_weights_sha256"], whole["final_weights_sha256"]) << strategy;
+  }
+}
+
+TEST_F(Train, HalfPrecisionLearnsAndKeepsItsLossScale) {
+  const Words words{"--model", "mlp", "--nproc", "2", "--lr", "0.1", "--max-steps", "300"};
+  const auto fp32 = train("fp32", words);
+  const double expected = fp32["epochs"].back()["eval_accuracy"];
+  for (const std::string precision : {"bf16", "fp16"}) {
+    const auto document = train(precision, words + Words{"--precision", precision});
+    EXPECT_NEAR(document["epochs"].back()["eval_accuracy"], expected, 0.02) << precision;
+  }
+  const Words halved{"--model", "mlp", "--lr", "0.1", "--precision", "fp16", "--eval-every", "0"};
+  const auto whole = train("whole", halved + Words{"--max-steps", "40"});
+  train("parts", halved + Words{"--max-steps", "20", "--save-steps", "20"});
+  const auto state = nlohmann::json::parse(read_file(path("parts") / "checkpoints" / "step_20" / "state.json"));
+  EXPECT_GT(state["loss_scale"]["scale"].get<double>(), 0);
+  const auto resumed = train("parts", halved + Words{"--max-steps", "40", "--resume", "auto"});
   EXPECT_EQ(resumed["final_weights_sha256"], whole["final_weights_sha256"]);
 }
 
