@@ -14,6 +14,8 @@ namespace lockstep::parallel {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr std::int64_t kAutoSteps = 10;  // that kAuto watches before it decides
 
 // Places in the tail; the flags follow from ParameterArena::kNumSums on, by model index.
@@ -77,6 +79,7 @@ void BucketedStrategy::begin_backward(bool last, const StepSums& local) {
     wait_for_exchange();
   }
   is_last_ = last;
+  is_in_backward_ = true;
   local_ = local;
   if (!last && !sends_every_backward()) return readiness_->begin_backward(Mode::kAccumulate);
   readiness_->begin_backward(layout_is_fixed_ && counts_are_known_ ? Mode::kSend : Mode::kRecord);
@@ -93,6 +96,8 @@ std::vector<int> BucketedStrategy::agree_on_order() {
 }
 
 StepSums BucketedStrategy::finish() {
+  const Clock::time_point start = Clock::now();
+  is_in_backward_ = false;
   if (counts_are_known_) {
     readiness_->flush();
   } else {
@@ -108,6 +113,7 @@ StepSums BucketedStrategy::finish() {
   }
   if (!tail_in_last_bucket()) send_tail();
   wait_for_exchange();
+  statistics_.waiting += Clock::now() - start;
   StepSums sums = read_tail();
   readiness_->end_step();
   return sums;
@@ -115,13 +121,18 @@ StepSums BucketedStrategy::finish() {
 
 void BucketedStrategy::send_bucket(int index) {
   const bool with_tail = is_last_ && tail_in_last_bucket() && index + 1 == static_cast<int>(plan_.buckets.size());
+  const Clock::time_point start = Clock::now();
   if (with_tail) write_tail();
   if (works_.size() >= max_in_flight()) {
     works_.front().wait();
     works_.erase(works_.begin());
   }
-  works_.push_back(send(plan_.buckets[static_cast<std::size_t>(index)], index, with_tail));
+  const Bucket& bucket = plan_.buckets[static_cast<std::size_t>(index)];
+  works_.push_back(send(bucket, index, with_tail));
   communicator_.progress();
+  const auto& values = arena_->buffers()[static_cast<std::size_t>(bucket.buffer)].values;
+  statistics_.bytes += (bucket.end - bucket.begin) * static_cast<std::int64_t>(values.element_size());
+  if (is_in_backward_) statistics_.in_backward += Clock::now() - start;
 }
 
 void BucketedStrategy::send_tail() {
@@ -218,6 +229,20 @@ void BucketedStrategy::judge_unused(StepSums& sums, const std::vector<double>& f
   for (const auto& segment : arena_->segments()) {
     sums.unused.push_back(flags[static_cast<std::size_t>(segment.index)] == 0 ? 1 : 0);
   }
+}
+
+ExchangeStatistics BucketedStrategy::statistics() const {
+  ExchangeStatistics statistics = statistics_;
+  for (const auto& bucket : plan_.buckets) {
+    const auto& values = arena_->buffers()[static_cast<std::size_t>(bucket.buffer)].values;
+    BucketInfo info{.bytes = (bucket.end - bucket.begin) * static_cast<std::int64_t>(values.element_size()),
+                    .parameters = {}};
+    for (const int segment : bucket.segments) {
+      info.parameters.push_back(arena_->segments()[static_cast<std::size_t>(segment)].name);
+    }
+    statistics.buckets.push_back(std::move(info));
+  }
+  return statistics;
 }
 
 double BucketedStrategy::broadcast(double value) {

@@ -24,6 +24,7 @@ class BucketedStrategy : public Strategy {
   StepSums finish() override;
   void publish() override;
   double broadcast(double value) override;
+  ExchangeStatistics statistics() const override;
 
  protected:
   BucketedStrategy(comm::Communicator& communicator, const DdpOptions& options, int num_shards);
@@ -68,8 +69,10 @@ class BucketedStrategy : public Strategy {
   std::unique_ptr<GradientReadiness> readiness_;
   std::vector<comm::Work> works_;
   StepSums local_;
+  ExchangeStatistics statistics_;
   bool layout_is_fixed_ = false;
   bool is_last_ = false;
+  bool is_in_backward_ = false;
   bool counts_are_known_ = false;
   UnusedParameters unused_mode_;
   std::int64_t steps_watched_ = 0;  // while unused_mode_ is kAuto

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -26,6 +27,20 @@ struct StepSums {
   double loss_scale = 1;  ///< that the gradients carry; must be the same on all ranks, and stays as it is
   /// Only after finish(): unused[s] != 0 for a segment (in layout order) that no rank used. Empty: all were used.
   std::vector<char> unused = {};
+};
+
+/// One bucket of gradients, for people to read.
+struct BucketInfo {
+  std::int64_t bytes = 0;
+  std::vector<std::string> parameters;
+};
+
+/// What the exchange of gradients has cost this rank so far. On the CPU the calling thread moves the data itself.
+struct ExchangeStatistics {
+  std::chrono::nanoseconds in_backward{0};  ///< spent on sending while backward still had work: overlapped
+  std::chrono::nanoseconds waiting{0};      ///< spent after backward, until all gradients were there: exposed
+  std::int64_t bytes = 0;                   ///< of gradients handed to collectives
+  std::vector<BucketInfo> buckets;          ///< in the order in which they are sent
 };
 
 /// How gradients meet. The engine calls, in this order: attach() once; for each micro-batch begin_backward() between
@@ -65,6 +80,8 @@ class Strategy {
   /// On return the gradients of update_plan() are sums over all ranks (device work queued), and so is the result.
   /// Throws Error that names parameters when some were not used though all must be, on all ranks together.
   virtual StepSums finish() = 0;
+
+  virtual ExchangeStatistics statistics() const { return {}; }
 
   /// Rank 0's value, on all ranks.
   virtual double broadcast(double value) { return value; }

@@ -14,6 +14,8 @@ namespace lockstep::train {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 std::vector<optim::NamedTensor> trained_parameters(const torch::nn::Module& model, const optim::Optimizer& optimizer) {
   std::unordered_map<const c10::TensorImpl*, std::string> names;
   for (const auto& entry : model.named_parameters()) names.emplace(entry.value().unsafeGetTensorImpl(), entry.key());
@@ -55,7 +57,10 @@ void Engine::fix_layout(const std::vector<std::string>& names) {
 }
 
 StepResult Engine::micro_step(std::int64_t samples, bool last, const LossFunction& loss_function) {
+  const auto start = Clock::now();
   const at::Tensor loss = forward(loss_function, arena_.device().type());
+  const auto forward_end = Clock::now();
+  times_.forward += forward_end - start;
   const double count = static_cast<double>(samples);
   const double weight = weight_of(count);
   window_.count += weight;
@@ -71,17 +76,23 @@ StepResult Engine::micro_step(std::int64_t samples, bool last, const LossFunctio
   if (scaler_) window_.loss_scale = scaler_->scale();
   strategy_.begin_backward(last, window_);
   backward(loss, weight * window_.loss_scale);
+  const auto backward_end = Clock::now();
+  times_.backward += backward_end - forward_end;
 
   StepResult result;
   result.step = num_steps_;
   if (!last) return result;
   last_count_ = window_.count;
   const parallel::StepSums sums = exchange();
+  const auto exchange_end = Clock::now();
+  times_.exchange += exchange_end - backward_end;
   if (on_cpu) {
     losses_.add(sums.loss, sums.loss_count);
     result.loss = sums.loss / sums.loss_count;
   }
   update(sums, result);
+  times_.update += Clock::now() - exchange_end;
+  ++times_.steps;
   window_ = {};
   return result;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -55,6 +56,14 @@ struct StepResult {
   bool stop = false;  ///< some rank was asked to stop: all ranks see it at the same step
 };
 
+/// Where the time of this rank's steps has gone. On CUDA these are the times of queueing the work, not of doing it.
+struct StepTimes {
+  std::int64_t steps = 0;
+  std::chrono::nanoseconds forward{0}, backward{0};  ///< backward with the sending that overlaps it
+  std::chrono::nanoseconds exchange{0};              ///< waiting for gradients after backward
+  std::chrono::nanoseconds update{0};                ///< clipping, optimizer, sending values and module buffers
+};
+
 /// The training step: forward, backward with the strategy's exchange under it, clip, optimizer, schedule.
 ///
 /// It owns the flat arena that the model's parameters become views of. One engine a model; the model, the optimizer and
@@ -80,6 +89,7 @@ class Engine {
   /// Asks for a stop: travels with the next update, so that all ranks stop after the same step.
   void request_stop() noexcept { stop_requested_ = true; }
 
+  const StepTimes& times() const noexcept { return times_; }
   std::int64_t num_steps() const noexcept { return num_steps_; }
   void set_num_steps(std::int64_t num_steps);
 
@@ -125,6 +135,7 @@ class Engine {
   at::Tensor backward_weight_;  // the scalar that backward starts from, kept while the batch size stays
   double backward_weight_value_ = 0;
   std::int64_t num_steps_ = 0;
+  StepTimes times_;
   bool stop_requested_ = false;
   std::optional<double> last_gradient_norm_;
   GradientObserver observer_;

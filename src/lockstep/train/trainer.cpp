@@ -203,11 +203,34 @@ class Trainer {
       save_tensors(*plan_.dump_final, state_tensors(*inputs_.model));
     }
     if (inputs_.events != nullptr) {
+      write_statistics();
       inputs_.events->write("run_end", {{"exit", exit == TrainExit::kCompleted ? "completed" : "stopped"},
                                         {"steps", outcome.steps},
                                         {"final_weights_sha256", outcome.weights_sha256}});
     }
     return outcome;
+  }
+
+  // Rank 0's view of where its steps' time went and what was sent.
+  void write_statistics() {
+    const auto& times = engine_->times();
+    if (times.steps == 0) return;
+    const auto exchange = strategy_->statistics();
+    const auto microseconds = [&](std::chrono::nanoseconds total) {
+      return std::chrono::duration<double, std::micro>(total).count() / static_cast<double>(times.steps);
+    };
+    auto buckets = nlohmann::json::array();
+    for (const auto& bucket : exchange.buckets) {
+      buckets.push_back({{"bytes", bucket.bytes}, {"parameters", bucket.parameters}});
+    }
+    inputs_.events->write("statistics", {{"steps", times.steps},
+                                         {"forward_us", microseconds(times.forward)},
+                                         {"backward_us", microseconds(times.backward)},
+                                         {"exchange_overlapped_us", microseconds(exchange.in_backward)},
+                                         {"exchange_exposed_us", microseconds(times.exchange)},
+                                         {"update_us", microseconds(times.update)},
+                                         {"gradient_bytes", exchange.bytes / times.steps},
+                                         {"buckets", std::move(buckets)}});
   }
 
   EvaluationResult evaluate_now() {
