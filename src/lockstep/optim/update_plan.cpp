@@ -12,7 +12,8 @@ namespace {
 
 double sum_of_squares(const at::Tensor& flat) {
   if (!flat.is_cpu() || (flat.scalar_type() != at::kFloat && flat.scalar_type() != at::kDouble)) {
-    const double norm = at::linalg_vector_norm(flat, 2, {}, false, at::kFloat).item<double>();
+    const auto type = flat.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const double norm = at::linalg_vector_norm(flat, 2, {}, false, type).item<double>();
     return norm * norm;
   }
   return AT_DISPATCH_FLOATING_TYPES(flat.scalar_type(), "gradient_norm", [&] {
