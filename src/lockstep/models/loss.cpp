@@ -53,6 +53,13 @@ class CrossEntropy : public torch::autograd::Function<CrossEntropy> {
 }  // namespace
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target) {
+  if (logits.dim() > 2) {
+    if (target.sizes() != logits.sizes().slice(0, logits.sizes().size() - 1)) {
+      throw ConfigError(text("cross_entropy: logits of ", logits.dim(), " dimensions need targets of their shape but ",
+                             "for the last dimension, which is the classes"));
+    }
+    return cross_entropy(logits.flatten(0, -2), target.flatten());
+  }
   const bool fits = detail::fits_cpu_kernel({logits}) && logits.dim() == 2 && target.device().is_cpu() &&
                     target.scalar_type() == at::kLong && target.dim() == 1 && target.size(0) == logits.size(0) &&
                     logits.numel() > 0;

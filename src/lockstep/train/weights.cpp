@@ -106,6 +106,18 @@ void copy_by_name(const std::vector<optim::NamedTensor>& target, const std::vect
   for (const auto& entry : target) entry.tensor.detach().copy_(*by_name.at(entry.name));
 }
 
+void load_weights(const models::Model& model, const std::filesystem::path& path) {
+  models::StateDict state;
+  for (auto& entry : load_tensors(path)) state.emplace_back(std::move(entry.name), std::move(entry.tensor));
+  std::vector<optim::NamedTensor> tensors;
+  try {
+    for (auto& [name, tensor] : model.own_names(std::move(state))) tensors.push_back({name, tensor});
+  } catch (const DataError& error) {
+    throw DataError(text(path.string(), ": ", error.what()));
+  }
+  copy_by_name(state_tensors(model), tensors, path.string());
+}
+
 std::string tensors_sha256(const std::vector<optim::NamedTensor>& tensors) {
   formats::Sha256 hash;
   for (const auto& entry : tensors) hash.update(bytes_of(on_host(entry.tensor)));

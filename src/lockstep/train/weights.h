@@ -7,6 +7,7 @@
 
 #include <torch/nn/module.h>
 
+#include "lockstep/models/model.h"
 #include "lockstep/optim/arena.h"
 
 namespace lockstep::train {
@@ -25,6 +26,10 @@ std::vector<optim::NamedTensor> load_tensors(const std::filesystem::path& path);
 /// CheckpointError that names `origin` and the first missing, unexpected or differing tensor, with nothing changed.
 void copy_by_name(const std::vector<optim::NamedTensor>& target, const std::vector<optim::NamedTensor>& source,
                   std::string_view origin);
+
+/// Fills a built-in model from a safetensors file that holds its state dict in any usual form (Model::own_names).
+/// Throws DataError and CheckpointError naming the path, with nothing changed.
+void load_weights(const models::Model& model, const std::filesystem::path& path);
 
 /// SHA-256 over the raw row-major bytes of all tensors, in the order given.
 std::string tensors_sha256(const std::vector<optim::NamedTensor>& tensors);

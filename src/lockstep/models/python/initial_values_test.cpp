@@ -6,7 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/models/model.h"
 
@@ -33,9 +36,10 @@ std::string python_parameters(const std::string& arguments) {
   return out;
 }
 
-std::string our_parameters(const std::string& name, std::uint64_t seed, const ModelShape& shape) {
+/// The same of ours; draws with `seed`.
+std::string our_parameters(std::uint64_t seed, const std::function<std::shared_ptr<Model>()>& make) {
   torch::manual_seed(seed);
-  const auto model = make_model(name, shape);
+  const auto model = make();
   std::string out;
   for (const auto& parameter : model->named_parameters()) {
     std::string line = parameter.key() + " [";
@@ -46,18 +50,35 @@ std::string our_parameters(const std::string& name, std::uint64_t seed, const Mo
   return out;
 }
 
+void expect_pythons(const std::string& name, std::uint64_t seed, const std::vector<std::int64_t>& sizes,
+                    const std::function<std::shared_ptr<Model>()>& make) {
+  std::string arguments = name + " " + std::to_string(seed);
+  for (const auto size : sizes) arguments += " " + std::to_string(size);
+  const std::string want = python_parameters(arguments);
+  ASSERT_FALSE(want.empty());
+  EXPECT_TRUE(our_parameters(seed, make) == want) << arguments;
+}
+
 TEST(InitialValues, EqualPythonsForTheSameSeed) {
   const auto compare = [](const char* name, std::uint64_t seed, const ModelShape& s) {
-    const std::string want =
-        python_parameters(std::string(name) + " " + std::to_string(seed) + " " + std::to_string(s.channels) + " " +
-                          std::to_string(s.height) + " " + std::to_string(s.width) + " " + std::to_string(s.classes));
-    ASSERT_FALSE(want.empty());
-    EXPECT_TRUE(our_parameters(name, seed, s) == want) << name << " seed " << seed;
+    expect_pythons(name, seed, {s.channels, s.height, s.width, s.classes}, [&] { return make_model(name, s); });
   };
   compare("cnn", 0, {3, 32, 32, 10});
   compare("cnn", 7, {1, 28, 28, 100});
   compare("mlp", 0, {1, 28, 28, 10});
   compare("mlp", 7, {3, 5, 4, 3});
+  compare("resnet18", 0, {3, 32, 32, 10});
+  compare("resnet18", 7, {3, 96, 96, 3});
+  compare("resnet50", 1, {3, 32, 32, 10});
+}
+
+TEST(InitialValues, OfGpt2EqualPythonsForTheSameSeed) {
+  const auto compare = [](std::uint64_t seed, const TokenShape& s) {
+    expect_pythons("gpt2", seed, {s.vocabulary, s.positions, s.layers, s.heads, s.width},
+                   [&] { return make_token_model("gpt2", s); });
+  };
+  compare(0, {.vocabulary = 100, .positions = 16, .layers = 2, .heads = 4, .width = 32});
+  compare(7, {.vocabulary = 37, .positions = 9, .layers = 3, .heads = 3, .width = 15});
 }
 
 }  // namespace
