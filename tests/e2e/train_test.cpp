@@ -154,6 +154,18 @@ TEST_F(Train, HalfPrecisionLearnsAndKeepsItsLossScale) {
   EXPECT_EQ(resumed["final_weights_sha256"], whole["final_weights_sha256"]);
 }
 
+// With statistics over all ranks two ranks are one process on the whole batch; without, each normalises its own part.
+TEST_F(Train, SynchronisedBatchNormMakesAResnetIndependentOfTheWorldSize) {
+  const Words words{"--model",     "resnet18", "--data",       "synthetic:3x8x8:32",
+                    "--precision", "fp64",     "--lr",         "0.01",
+                    "--max-steps", "3",        "--eval-every", "0"};
+  train("single", words + Words{"--batch-size", "8"});
+  train("synced", words + Words{"--strategy", "ddp", "--nproc", "2", "--batch-size", "4", "--sync-bn"});
+  train("unsynced", words + Words{"--strategy", "ddp", "--nproc", "2", "--batch-size", "4"});
+  EXPECT_LE(largest_difference("single", "synced"), 1e-9);
+  EXPECT_GT(largest_difference("single", "unsynced"), 1e-6);
+}
+
 TEST_F(Train, AFinishedRunResumedDoesNothingAndStillDumps) {
   const Words words{"--model", "mlp", "--max-steps", "10", "--save-steps", "10", "--save-every", "1"};
   const auto done = train("run", words);

@@ -136,7 +136,8 @@ TrainOutcome run_row(const config::TrainRequest& request, RunFolder& folder, con
 }
 
 RunFolder open_compare_folder(const config::TrainRequest& request, const std::vector<config::TrainRequest>& all) {
-  if (!request.run_dir) return RunFolder::make_fresh(text(request.plan.model, "-compare"));
+  if (!request.run_dir)
+    return RunFolder::make_fresh(text(std::filesystem::path(request.plan.model).stem().string(), "-compare"));
   for (const auto& each : all) {
     const auto folder = *request.run_dir / each.plan.strategy;
     if (holds_run(folder) && !request.overwrite) {

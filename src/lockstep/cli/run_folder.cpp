@@ -205,7 +205,7 @@ fs::path checkpoint_at(const fs::path& path) {
 
 RunFolder open_run_folder(config::TrainRequest& request) {
   config::TrainPlan& plan = request.plan;
-  const std::string name = text(plan.model, "-", plan.strategy);
+  const std::string name = text(fs::path(plan.model).stem().string(), "-", plan.strategy);
   const bool automatic = request.resume == "auto";
   plan.resume = "none";
   if (request.resume != "none" && !automatic) plan.resume = checkpoint_at(request.resume).string();

@@ -38,6 +38,7 @@ bool is_whole_number_in_range(const Flag& flag, std::string_view word) {
 
 void check_choice(const Flag& flag, std::string_view word, std::string_view place) {
   if (contains(flag.choices, word)) return;
+  if (!flag.file_suffix.empty() && word.ends_with(flag.file_suffix)) return;
   if (contains(flag.reserved, word)) {
     throw ConfigError(text(place, " ", word, ": not in this version (have: ", join(flag.choices, ", "), ")"));
   }
@@ -114,7 +115,8 @@ std::string Flag::accepted() const {
     case FlagKind::kReal:
       return range("a number");
     case FlagKind::kChoice:
-      return text("one of ", join(choices, ", "));
+      return text("one of ", join(choices, ", "),
+                  file_suffix.empty() ? std::string() : text(", or a file whose name ends in ", file_suffix));
     case FlagKind::kDuration:
       return text("a duration", low_excluded ? " above 0" : "",
                   " such as 500ms, 10s, 30m, 2h (a bare number is seconds)");

@@ -32,6 +32,7 @@ struct Flag {
   bool low_excluded = false;
   bool high_excluded = false;
   std::vector<std::string> choices = {};
+  std::string file_suffix = {};            ///< kChoice: a path that ends so is accepted too
   std::vector<std::string> reserved = {};  ///< choices that a later version will have: refused with that reason
   std::string fallback = {};               ///< the value when it is not given; empty: there is none
   std::string fallback_note = {};          ///< shown in place of `fallback` where that is worked out

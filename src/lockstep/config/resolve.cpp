@@ -29,7 +29,7 @@ std::optional<fs::path> optional_path(const FlagValues& values, std::string_view
 
 // What the ranks read from plan.json has to survive JSON. The run folder comes to them another way.
 void check_encoding(const FlagValues& values) {
-  for (const char* name : {"data", "init-from", "dump-final", "resume", "currency"}) {
+  for (const char* name : {"model", "data", "init-from", "dump-final", "resume", "currency"}) {
     if (values.spec().find(name) == nullptr || !values.has_value(name)) continue;
     try {
       [[maybe_unused]] const std::string line = nlohmann::json(values.text(name)).dump();
@@ -41,6 +41,10 @@ void check_encoding(const FlagValues& values) {
 
 void take_what_to_train(TrainPlan& plan, const FlagValues& values) {
   plan.model = values.text("model");
+  if (plan.model.ends_with(".pt") && !fs::is_regular_file(plan.model)) {
+    throw ConfigError(text("--model ", plan.model, fs::exists(plan.model) ? ": is not a file" : ": does not exist"),
+                      "a TorchScript file is written by torch.jit.script(model).save(path)");
+  }
   plan.data = values.text("data");
   plan.epochs = values.integer("epochs");
   plan.max_steps = optional_integer(values, "max-steps");

@@ -15,13 +15,17 @@ std::vector<Flag> what_to_train() {
       {.name = "model",
        .kind = FlagKind::kChoice,
        .value_name = "NAME",
-       .choices = {"mlp", "cnn"},
-       .reserved = {"resnet18", "resnet50", "gpt2"},
+       .choices = {"mlp", "cnn", "resnet18", "resnet50"},
+       .file_suffix = ".pt",
+       .reserved = {"gpt2"},
        .fallback = "mlp",
        .category = category,
        .help = "the model",
-       .details = "mlp has the layers 784-128-10; cnn is Conv2d(C,64,3), ReLU, AdaptiveAvgPool, Linear(64,10) with the "
-                  "data set's channels C. The initial weights depend on --seed and the model only."},
+       .details =
+           "mlp has the layers 784-128-10; cnn is Conv2d(C,64,3), ReLU, AdaptiveAvgPool, Linear(64,10) with the "
+           "data set's channels C. The resnets are torchvision's, with a 3x3 stem for images of 64 pixels or "
+           "less. FILE.pt is a TorchScript file, a program: train only files that you trust. The initial weights "
+           "depend on --seed and the model only; a file brings its own."},
       {.name = "data",
        .kind = FlagKind::kText,
        .value_name = "SPEC",

@@ -14,7 +14,7 @@ namespace lockstep::config {
 /// Everything that `lockstep train` needs to know, resolved: no "auto", no missing default. Field by field the flags of
 /// the same name (docs/reference). Stored as plan.json in the run folder and read by the ranks.
 struct TrainPlan {
-  std::string model;  ///< mlp, cnn
+  std::string model;  ///< mlp, cnn, resnet18, resnet50, or the path of a TorchScript file
   std::string
       data;  ///< specification as typed: fashion-mnist[:DIR], mnist:DIR, cifar10:DIR, cifar100:DIR, synthetic:CxHxW[:N]
   std::string strategy = "single";  ///< single, ddp, dp, zero1, zero2

@@ -36,7 +36,7 @@ config::TrainPlan read_plan(const std::filesystem::path& plan_file) {
 std::shared_ptr<models::Model> seeded_model(const config::TrainPlan& plan, const data::ImageDataset& dataset) {
   torch::manual_seed(plan.seed);
   return models::make_model(plan.model, {dataset.channels(), dataset.height(), dataset.width(), dataset.num_classes},
-                            {.fuse = plan.fuse != "off"});
+                            {.fuse = plan.fuse != "off", .channels_last = plan.device == "cuda"});
 }
 
 train::TrainerInputs common_inputs(const config::TrainPlan& plan, const data::DatasetPair& data,
