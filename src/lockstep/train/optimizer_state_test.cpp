@@ -86,8 +86,12 @@ TEST(OptimizerState, BR035_AParameterWithoutGradientsStaysWithoutState) {
   Rig loaded;
   load_optimizer_state(loaded.optimizer, loaded.arena, rig.state(), "state");
   for (const auto& entry : loaded.state()) {
-    if (entry.name.starts_with("idle.")) EXPECT_EQ(entry.tensor.abs().sum().item<double>(), 0) << entry.name;
-    if (entry.name == "full.step") EXPECT_EQ(entry.tensor.item<std::int64_t>(), 3);
+    if (entry.name.starts_with("idle.")) {
+      EXPECT_EQ(entry.tensor.abs().sum().item<double>(), 0) << entry.name;
+    }
+    if (entry.name == "full.step") {
+      EXPECT_EQ(entry.tensor.item<std::int64_t>(), 3);
+    }
   }
 }
 
