@@ -90,7 +90,8 @@ TEST_F(Usage, BR059_NonsenseIsRefusedAndNothingIsStarted) {
   expect_refused({"train", "--nproc", "GPUS=2"}, "--nproc: 'GPUS=2' is not accepted");
   expect_refused({"train", "--lr", "0.1", "--lr", "0.2"}, "--lr is given twice with different values: 0.1 and 0.2");
   expect_refused({"train", "--run-dir", "--overwrite"}, "--run-dir needs a value");
-  expect_refused({"train", "--strategy", "zero2"}, "--strategy zero2: not in this version (have: single, ddp, dp)");
+  expect_refused({"train", "--strategy", "zero3"},
+                 "--strategy zero3: not in this version (have: single, ddp, dp, zero1, zero2)");
   expect_refused({"train", "--strategy", "single", "--nproc", "2", "--device", "cpu"},
                  "--strategy single trains on one");
   expect_refused({"train", "--data", "cifar10:/nowhere"},

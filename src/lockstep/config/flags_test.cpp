@@ -175,7 +175,9 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
             "3: batch-size: '0' is not accepted; expected a whole number from 1 to 1048576");
   EXPECT_EQ(error_in("epochs = \"3\"\n"),
             "1: epochs: has the wrong type; expected a whole number from 1 to 9007199254740991, without quotes");
-  EXPECT_EQ(error_in("model = 3\n"), "1: model: has the wrong type; expected one of mlp, cnn");
+  EXPECT_EQ(
+      error_in("model = 3\n"),
+      "1: model: has the wrong type; expected one of mlp, cnn, resnet18, resnet50, or a file whose name ends in .pt");
   EXPECT_EQ(error_in("epochs = 2.5\n"),
             "1: epochs: has the wrong type; expected a whole number from 1 to 9007199254740991, without quotes");
   EXPECT_THAT(error_in("lr = 0.1\nlr = 0.2\n"), StartsWith("2: "));
