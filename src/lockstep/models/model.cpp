@@ -19,6 +19,19 @@ StateDict Model::state_dict() const {
   return state;
 }
 
+void Model::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
+  Module::to(device, non_blocking);
+  to(dtype, non_blocking);
+}
+
+void Model::to(torch::Dtype dtype, bool non_blocking) {
+  const auto convert = [&](at::Tensor& tensor) {
+    if (tensor.is_floating_point()) tensor.set_data(tensor.to(dtype, non_blocking));
+  };
+  for (auto& parameter : parameters()) convert(parameter);
+  for (auto& buffer : buffers()) convert(buffer);
+}
+
 std::vector<std::string> model_names() {
   return {"cnn", "mlp", "resnet18", "resnet50", "gpt2"};
 }

@@ -53,6 +53,12 @@ class Model : public torch::nn::Module {
   /// spellings are renamed, tied weights held once, what is no state dropped. Entries that it does not know stay as
   /// they are. Throws DataError when tied weights differ.
   virtual StateDict own_names(StateDict state) const { return state; }
+
+  /// As Python's: only floating-point tensors change their type. torch::nn::Module's own turns BatchNorm's count of
+  /// batches into a fraction as well.
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Dtype dtype, bool non_blocking = false) override;
+  using torch::nn::Module::to;
 };
 
 enum class InputKind {

@@ -114,6 +114,15 @@ TEST(ResNet, ZeroGammaOfTheLastNormOfEachBlockMakesItTheIdentity) {
   }
 }
 
+TEST(ResNet, TheCountOfBatchesStaysAnIntegerInEveryPrecision) {
+  const auto model = make_model("resnet18", {3, 8, 8, 10});
+  model->to(at::kDouble);
+  model->to(at::Device(at::kCPU), at::kBFloat16);
+  for (const auto& [name, tensor] : model->state_dict()) {
+    EXPECT_EQ(tensor.scalar_type(), name.ends_with("num_batches_tracked") ? at::kLong : at::kBFloat16) << name;
+  }
+}
+
 /// Gradients and buffers after one training step, in fp64.
 StateDict after_backward(Model& model, const at::Tensor& x) {
   model.to(at::kDouble);

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/text.h"
 #include "lockstep/models/model.h"
 
 namespace lockstep::models {
@@ -52,8 +53,9 @@ std::string our_parameters(std::uint64_t seed, const std::function<std::shared_p
 
 void expect_pythons(const std::string& name, std::uint64_t seed, const std::vector<std::int64_t>& sizes,
                     const std::function<std::shared_ptr<Model>()>& make) {
-  std::string arguments = name + " " + std::to_string(seed);
-  for (const auto size : sizes) arguments += " " + std::to_string(size);
+  std::vector<std::string> words{name, std::to_string(seed)};
+  for (const auto size : sizes) words.push_back(std::to_string(size));
+  const std::string arguments = join(words, " ");
   const std::string want = python_parameters(arguments);
   ASSERT_FALSE(want.empty());
   EXPECT_TRUE(our_parameters(seed, make) == want) << arguments;
