@@ -71,9 +71,8 @@ class Trainer {
  private:
   // A file that does not fit is a wrong argument here, not a damaged checkpoint.
   void take_initial_weights() {
-    const std::string file = plan_.init_from->string();
     try {
-      copy_by_name(state_tensors(*inputs_.model), load_tensors(*plan_.init_from), file);
+      load_weights(*inputs_.model, *plan_.init_from);
     } catch (const Error& error) {
       throw ConfigError(text("--init-from ", error.what()));
     }
