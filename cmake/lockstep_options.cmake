@@ -24,8 +24,9 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 find_program(LOCKSTEP_CCACHE ccache)
 if(LOCKSTEP_CCACHE AND LOCKSTEP_TOP_LEVEL)
   # CCACHE_DEPEND: without it every miss preprocesses torch/torch.h a second time, past the precompiled header.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1
-      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${LOCKSTEP_CCACHE})
+  # No include_file_mtime: a header that is edited while a file compiles would be stored with the object of the old one.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros
+      ${LOCKSTEP_CCACHE})
 endif()
 
 add_library(lockstep_flags INTERFACE)
