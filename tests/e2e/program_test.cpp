@@ -65,10 +65,10 @@ TEST(Program, BR064_RanksWithDifferentSeedsAreRefused) {
 
 TEST(Program, BR064_SeedsFromTheClockDifferAndBothAreNamed) {
   TemporaryDirectory folder("lockstep-e2e");
-  // Nanoseconds: no two ranks read the same.
-  Command command(
-      {"run", "--nproc", "2", "--", "/bin/sh", "-c",
-       text("seed=$(date +%s%N); echo $seed > ", folder.path().string(), "/$RANK; exec ", program(), " --seed $seed")});
+  // Nanoseconds, of which --seed takes the last digits: no two ranks read the same.
+  Command command({"run", "--nproc", "2", "--", "/bin/sh", "-c",
+                   text("seed=1$(date +%s%N | tail -c 15); echo $seed > ", folder.path().string(), "/$RANK; exec ",
+                        program(), " --seed $seed")});
   EXPECT_EQ(command.wait(), 2) << command.err();
   const auto seed = [&](const char* rank) { return std::string(trim(read_file(folder.path() / rank))); };
   EXPECT_THAT(command.err(), HasSubstr(text("rank 0 has ", seed("0"), ", rank 1 has ", seed("1"))));

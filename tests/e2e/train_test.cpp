@@ -41,7 +41,11 @@ class Train : public ::testing::Test {
     double largest = 0;
     for (const auto& tensor : first.tensors()) {
       const auto* other = second.find(tensor.name);
-      if (other == nullptr || tensor.dtype != "F64" || other->bytes.size() != tensor.bytes.size()) return INFINITY;
+      if (other == nullptr || other->bytes.size() != tensor.bytes.size()) return INFINITY;
+      if (tensor.dtype != "F64") {
+        if (tensor.dtype != "I64" || !std::ranges::equal(tensor.bytes, other->bytes)) return INFINITY;
+        continue;
+      }
       for (std::size_t at = 0; at < tensor.bytes.size(); at += sizeof(double)) {
         double a = 0, b = 0;
         std::memcpy(&a, tensor.bytes.data() + at, sizeof(a));

@@ -11,6 +11,8 @@
 #include <string>
 #include <thread>
 
+#include <ATen/Parallel.h>
+
 #include "dist/run_ranks.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
@@ -147,6 +149,7 @@ class NumericsReplay : public ::testing::TestWithParam<CaseParameter> {
     for (auto& communicator : communicators) {
       threads.emplace_back([&, rank = communicator->rank()] {
         try {
+          at::set_num_threads(1);  // as the referee and the ranks that are processes: sums in the same order
           const double mine = Replay(folder, options_of(parameter.name, "dp"), *communicator).run();
           if (rank == 0) difference = mine;
         } catch (const std::exception& error) {

@@ -62,7 +62,7 @@ struct TrainPlan {
   std::string currency = "USD";
 
   /// Processes that train; under dp and single it is one, with a thread a device.
-  int num_processes() const { return strategy == "ddp" ? nproc : 1; }
+  int num_processes() const { return strategy == "single" || strategy == "dp" ? 1 : nproc; }
   std::int64_t global_batch() const { return batch_size * nproc * accumulate; }
   /// lr scaled by `scale_lr`: linear lr * global/256, sqrt lr * sqrt(global/256).
   double scaled_lr() const;

@@ -47,23 +47,26 @@ int main(int argc, char** argv) {
   const std::string first = argc > 1 ? argv[1] : "";
   if (first == "load-first") lockstep::train::load_cuda();
   if (first == "load-first" || first == "ask-first") torch::cuda::is_available();
-  return lockstep::main(argc, argv, [](lockstep::Session& session) {
-    auto model = session.place(MyNet());
-    auto optimizer = lockstep::optim::SGD(model->parameters(), {.lr = 0.1});
-    auto engine = session.engine(model, optimizer);
-    auto loader = session.loader(quarters(), {.batch_size = 16});
-    for (auto epoch : session.epochs(2)) {
-      for (const auto& batch : loader.epoch(epoch)) {
-        engine.step(batch, [&](auto& images, auto& labels) {
-          return torch::nn::functional::cross_entropy(model->forward(images), labels);
-        });
-      }
-    }
-    const double accuracy = session.evaluate(model, quarters()).accuracy;
-    session.print("steps " + std::to_string(engine.num_steps()) + " accuracy " + std::to_string(accuracy));
-    session.print("device " + session.device().str());
-    session.print(std::string("torch::cuda::is_available ") + (torch::cuda::is_available() ? "yes" : "no"));
-    session.print("libtorch_cuda " + loaded_libtorch_cuda());
-    if (accuracy < 0.9) throw lockstep::Error("two epochs should reach an accuracy of 0.90");
-  });
+  return lockstep::main(
+      argc, argv,
+      [](lockstep::Session& session) {
+        auto model = session.place(MyNet());
+        auto optimizer = lockstep::optim::SGD(model->parameters(), {.lr = 0.1});
+        auto engine = session.engine(model, optimizer);
+        auto loader = session.loader(quarters(), {.batch_size = 16});
+        for (auto epoch : session.epochs(2)) {
+          for (const auto& batch : loader.epoch(epoch)) {
+            engine.step(batch, [&](auto& images, auto& labels) {
+              return torch::nn::functional::cross_entropy(model->forward(images), labels);
+            });
+          }
+        }
+        const double accuracy = session.evaluate(model, quarters()).accuracy;
+        session.print("steps " + std::to_string(engine.num_steps()) + " accuracy " + std::to_string(accuracy));
+        session.print("device " + session.device().str());
+        session.print(std::string("torch::cuda::is_available ") + (torch::cuda::is_available() ? "yes" : "no"));
+        session.print("libtorch_cuda " + loaded_libtorch_cuda());
+        if (accuracy < 0.9) throw lockstep::Error("two epochs should reach an accuracy of 0.90");
+      },
+      {.takes_arguments = true});
 }
