@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include <ATen/Parallel.h>
+
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::testing {
@@ -22,6 +24,7 @@ inline std::vector<std::string> run_threads(int world, const std::function<void(
   std::vector<std::thread> threads;
   for (std::size_t r = 0; r < communicators.size(); ++r) {
     threads.emplace_back([&, r] {
+      at::set_num_threads(1);  // or waiting OpenMP threads take the time of working ranks
       try {
         body(*communicators[r]);
       } catch (const std::exception& error) {

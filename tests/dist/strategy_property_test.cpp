@@ -163,7 +163,9 @@ at::Tensor loss_of(RandomNet& net, const MicroBatch& batch) {
   return nn::functional::cross_entropy(net.forward(batch.input, batch.branch), batch.label);
 }
 
+// One thread a rank: where more want to run than there are CPUs, waiting OpenMP threads take the time of working ones.
 std::vector<at::Tensor> train_rank(const Draw& draw, comm::Communicator& communicator) {
+  at::set_num_threads(1);
   RandomNet net(draw);
   const auto optimizer = make_optimizer(draw, net.parameters());
   const auto strategy = make_strategy(draw, communicator);
@@ -181,6 +183,7 @@ std::vector<at::Tensor> train_rank(const Draw& draw, comm::Communicator& communi
 
 // One process, all ranks' micro-batches as accumulation: plain LibTorch arithmetic with the mean over all samples.
 std::vector<at::Tensor> train_alone(const Draw& draw) {
+  at::set_num_threads(1);
   RandomNet net(draw);
   const auto optimizer = make_optimizer(draw, net.parameters());
   const auto strategy = parallel::make_single();
