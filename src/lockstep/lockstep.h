@@ -19,11 +19,22 @@
 ///
 /// The same binary runs alone, as `./prog --nproc 4`, under `lockstep run` and under `torchrun --no-python`.
 
+#include "lockstep/amp/autocast.h"
+#include "lockstep/amp/grad_scaler.h"
 #include "lockstep/api/main.h"
 #include "lockstep/api/session.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/image_dataset.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/models/loss.h"
+#include "lockstep/models/model.h"
+#include "lockstep/models/recompute.h"
+#include "lockstep/optim/ema.h"
+#include "lockstep/optim/large_batch.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedule.h"
+#include "lockstep/parallel/hook.h"
+#include "lockstep/parallel/sync_batch_norm.h"
+#include "lockstep/parallel/zero.h"
 #include "lockstep/train/device.h"
+#include "lockstep/train/weights.h"

@@ -151,6 +151,69 @@ TEST(Join, BR061_WithoutJoinTheRankThatLeftIsNamedInTime) {
   EXPECT_THAT(errors[1], HasSubstr("rank 0"));
 }
 
+// Rank 0 has 7 batches and rank 1 has 5, three to an update: the last ones of each wait in an open window when it
+// joins.
+TEST(Join, MicroBatchesThatWaitForAnUpdateCountInIt) {
+  for (const bool sharded : {false, true}) {
+    Weights weights;
+    run_threads_ok(2, [&](comm::Communicator& communicator) {
+      auto net = make_net();
+      optim::SGD optimizer(net->parameters(), {.lr = 0.1});
+      const auto kind = sharded ? parallel::make_zero(communicator, parallel::ZeroStage::kOptimizer, {})
+                                : parallel::make_ddp(communicator, {});
+      train::Engine engine(*net, optimizer, *kind, {});
+      const int rank = communicator.rank();
+      for (int batch = 0; batch < (rank == 0 ? 7 : 5); ++batch) {
+        engine.micro_step(3, batch % 3 == 2, [&] { return loss_of(net, rows_of(rank, batch)); });
+      }
+      engine.join();
+      weights.put(rank, *net);
+    });
+    auto net = make_net();
+    optim::SGD optimizer(net->parameters(), {.lr = 0.1});
+    const auto single = parallel::make_single();
+    train::Engine engine(*net, optimizer, *single, {});
+    // Updates: three of each; rank 0's next three with rank 1's last two; rank 0's last.
+    const std::vector<std::vector<std::pair<int, int>>> windows{
+        {{0, 0}, {0, 1}, {0, 2}, {1, 0}, {1, 1}, {1, 2}}, {{0, 3}, {0, 4}, {0, 5}, {1, 3}, {1, 4}}, {{0, 6}}};
+    for (const auto& window : windows) {
+      std::vector<at::Tensor> rows;
+      for (const auto& [rank, batch] : window) rows.push_back(rows_of(rank, batch));
+      const auto all = at::cat(rows);
+      engine.micro_step(all.size(0), true, [&] { return loss_of(net, all); });
+    }
+    weights.expect_equal_on_all_ranks();
+    weights.expect_near(net->parameters(), 1e-12);
+  }
+}
+
+TEST(Join, Zero2WithAccumulationIsRefusedWithTheReason) {
+  const auto errors = run_threads(2, [&](comm::Communicator& communicator) {
+    auto net = make_net();
+    optim::SGD optimizer(net->parameters(), {.lr = 0.1});
+    const auto zero = parallel::make_zero(communicator, parallel::ZeroStage::kGradients, {});
+    train::Engine engine(*net, optimizer, *zero, {});
+    for (int batch = 0; batch < 4; ++batch) {
+      engine.micro_step(3, batch % 2 == 1, [&] { return loss_of(net, rows_of(communicator.rank(), batch)); });
+    }
+    engine.join();
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("join() under zero2 with gradient accumulation")));
+}
+
+// An error inside an accumulation window: what is under way ends before the memory it uses.
+TEST(Zero, AnEngineThatEndsInAnOpenWindowIsTakenDownInOrder) {
+  const auto errors = run_threads(2, [&](comm::Communicator& communicator) {
+    auto net = make_net();
+    optim::SGD optimizer(net->parameters(), {.lr = 0.1});
+    const auto zero = parallel::make_zero(communicator, parallel::ZeroStage::kGradients, {});
+    train::Engine engine(*net, optimizer, *zero, {});
+    engine.micro_step(3, false, [&] { return loss_of(net, rows_of(communicator.rank(), 0)); });
+    engine.micro_step(3, false, [&]() -> at::Tensor { throw Error("no loss today"); });
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("no loss today")));
+}
+
 // ---- parameters that change after the engine was made
 
 TEST(Changes, BR098_AFrozenMovedOrReplacedParameterIsNamed) {
@@ -233,6 +296,19 @@ TEST(Unused, OffNamesTheParameterAndTheNumberOfRanksOnAllRanks) {
   EXPECT_THAT(errors, Each(HasSubstr("no gradient came for b (used by 1 of 2 ranks)")));
 }
 
+TEST(Unused, AStaticGraphMayLeaveParametersOutFromTheStart) {
+  for (const auto stage : {parallel::ZeroStage::kOptimizer, parallel::ZeroStage::kGradients}) {
+    run_threads_ok(2, [&](comm::Communicator& communicator) {
+      Assigned net;
+      optim::SGD optimizer(net.parameters(), {.lr = 0.1});
+      const auto zero = parallel::make_zero(communicator, stage, {.static_graph = true});
+      train::Engine engine(net, optimizer, *zero, {});
+      for (int step = 0; step < 3; ++step) engine.micro_step(1, true, [&] { return net.a.sum(); });
+      EXPECT_TRUE(at::equal(net.b, at::ones({2}, at::kDouble)));
+    });
+  }
+}
+
 TEST(Unused, StaticGraphNamesWhatChanged) {
   const auto errors = run_threads(2, [&](comm::Communicator& communicator) {
     Assigned net;
@@ -269,13 +345,32 @@ TEST(Engines, SeveralForwardsBeforeOneBackwardAndTwoModelsInOneProgram) {
         return critic->forward(fake).mean() - critic->forward(real).mean();
       });
       generator_engine.micro_step(3, true, [&] { return -critic->forward(generator->forward(noise)).mean(); });
-      critic_engine.arena().zero_gradients();  // the generator's loss reached the critic too
     }
     generators.put(communicator.rank(), *generator);
     critics.put(communicator.rank(), *critic);
   });
   generators.expect_equal_on_all_ranks();
   critics.expect_equal_on_all_ranks();
+
+  // The same by plain LibTorch, where zero_grad() keeps the two losses apart.
+  auto generator = make_net();
+  nn::Sequential critic(nn::Linear(3, 4), nn::Tanh(), nn::Linear(4, 1));
+  critic->to(at::kDouble);
+  with_fixed_values(critic, 9);
+  torch::optim::Adam generator_optimizer(generator->parameters(), torch::optim::AdamOptions(0.01));
+  torch::optim::SGD critic_optimizer(critic->parameters(), torch::optim::SGDOptions(0.1));
+  for (int step = 0; step < 4; ++step) {
+    const auto noise = at::cat({rows_of(0, step), rows_of(1, step)});
+    const auto real = at::cat({rows_of(0, 100 + step), rows_of(1, 100 + step)}).narrow(1, 0, 3);
+    critic_optimizer.zero_grad();
+    (critic->forward(generator->forward(noise).detach()).mean() - critic->forward(real).mean()).backward();
+    critic_optimizer.step();
+    generator_optimizer.zero_grad();
+    (-critic->forward(generator->forward(noise)).mean()).backward();
+    generator_optimizer.step();
+  }
+  generators.expect_near(generator->parameters(), 1e-10);
+  critics.expect_near(critic->parameters(), 1e-10);
 }
 
 // ---- layouts

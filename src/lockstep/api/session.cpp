@@ -51,6 +51,7 @@ Engine::~Engine() = default;
 
 std::int64_t Engine::join() {
   if (impl_->context.is_engine_stopped) throw Stopped();
+  impl_->calls_in_window = 0;
   return impl_->engine->join();
 }
 
@@ -70,9 +71,9 @@ Engine::Result Engine::micro_step(std::int64_t samples, bool last, const train::
   if (context.stop_signal != nullptr && context.stop_signal->load(std::memory_order_relaxed) != 0) {
     impl_->engine->request_stop();
   }
-  const bool ends_window = ++impl_->calls_in_window >= impl_->accumulate || last;
-  if (ends_window) impl_->calls_in_window = 0;
+  const bool ends_window = impl_->calls_in_window + 1 >= impl_->accumulate || last;
   const Result result = impl_->engine->micro_step(samples, ends_window, loss);
+  impl_->calls_in_window = ends_window ? 0 : impl_->calls_in_window + 1;  // one that threw does not count
   context.is_engine_stopped = result.stop;
   return result;
 }

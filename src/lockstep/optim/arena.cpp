@@ -149,6 +149,8 @@ void ParameterArena::zero_gradients() {
     if (buffers_[b].gradients.defined()) buffers_[b].gradients.zero_();
   }
   if (!tail_is_attached()) tail_.zero_();
+  if (holds_gradients()) return;
+  for (auto& segment : segments_) segment.parameter.mutable_grad() = at::Tensor();
 }
 
 bool ParameterArena::view_holds(const at::Tensor& tensor, const at::Tensor& flat, const Segment& segment) const {

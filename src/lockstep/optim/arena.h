@@ -85,7 +85,7 @@ class ParameterArena {
   /// The view of a flat tensor of the buffer's length that belongs to `segment`, in the parameter's shape and strides.
   at::Tensor view(const at::Tensor& flat, const Segment& segment) const;
 
-  /// Gradients and tail.
+  /// Gradients and tail; without held gradients `.grad` becomes undefined.
   void zero_gradients();
 
   /// Throws ConfigError that names the first parameter whose value or gradient is no longer the arena's view, or whose

@@ -114,6 +114,10 @@ StepSums BucketedStrategy::finish() {
   if (!tail_in_last_bucket()) send_tail();
   wait_for_exchange();
   statistics_.waiting += Clock::now() - start;
+  if (options_.static_graph && !static_counts_are_known_) {
+    readiness_->expect_last_counts(0);  // zero2 sends from the first step on and learns only now
+    static_counts_are_known_ = true;
+  }
   StepSums sums = read_tail();
   readiness_->end_step();
   return sums;

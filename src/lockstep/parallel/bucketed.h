@@ -20,6 +20,7 @@ class BucketedStrategy : public Strategy {
   void attach(optim::ParameterArena& arena, const std::vector<optim::NamedTensor>& buffers) override;
   void fix_layout(const std::vector<std::string>& order) override;
   bool layout_is_fixed() const noexcept override { return layout_is_fixed_; }
+  void begin_step() override { readiness_->end_step(); }
   void begin_backward(bool last, const StepSums& local) override;
   StepSums finish() override;
   void publish() override;
@@ -45,6 +46,8 @@ class BucketedStrategy : public Strategy {
   /// Buckets under way at a time; a further one first waits for the oldest.
   virtual std::size_t max_in_flight() const noexcept { return SIZE_MAX; }
   virtual std::function<void(int)> on_gradient() { return {}; }
+  /// For destructors of classes whose members the works under way use.
+  void drop_works() { works_.clear(); }
   /// After the update, before module buffers are exchanged.
   virtual void publish_values() {}
 
@@ -74,6 +77,7 @@ class BucketedStrategy : public Strategy {
   bool is_last_ = false;
   bool is_in_backward_ = false;
   bool counts_are_known_ = false;
+  bool static_counts_are_known_ = false;
   UnusedParameters unused_mode_;
   std::int64_t steps_watched_ = 0;  // while unused_mode_ is kAuto
   bool some_were_unused_ = false;

@@ -23,6 +23,8 @@ class Single final : public Strategy {
 
   optim::UpdatePlan update_plan() const override { return optim::whole_update_plan(*arena_); }
 
+  void begin_step() override { readiness_->end_step(); }
+
   void begin_backward(bool last, const StepSums& local) override {
     readiness_->begin_backward(GradientReadiness::Mode::kAccumulate);
     if (last) sums_ = local;

@@ -73,6 +73,10 @@ class Strategy {
   /// What this rank updates; valid once the layout is fixed, with `gradient_shards` that stay the same tensors.
   virtual optim::UpdatePlan update_plan() const = 0;
 
+  /// The first micro-batch of a step follows: gradients that came in between, by somebody else's backward pass through
+  /// these parameters, do not count.
+  virtual void begin_step() {}
+
   /// The backward pass of a micro-batch follows; `last` ends the step. `local` is this rank's part of the step so far,
   /// and travels along with the last one.
   virtual void begin_backward(bool last, const StepSums& local) = 0;

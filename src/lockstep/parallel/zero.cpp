@@ -18,6 +18,9 @@ class Zero final : public BucketedStrategy {
  public:
   Zero(comm::Communicator& communicator, const DdpOptions& options, ZeroStage stage)
       : BucketedStrategy(communicator, options, communicator.size()), stage_(stage) {}
+  ~Zero() override { drop_works(); }  // they use the members below
+  Zero(const Zero&) = delete;
+  Zero& operator=(const Zero&) = delete;
 
   const char* name() const noexcept override { return stage_ == ZeroStage::kOptimizer ? "zero1" : "zero2"; }
 

@@ -58,6 +58,8 @@ void Engine::fix_layout(const std::vector<std::string>& names) {
 
 StepResult Engine::micro_step(std::int64_t samples, bool last, const LossFunction& loss_function) {
   const auto start = Clock::now();
+  if (!window_is_open_) open_window();
+  has_accumulated_ = has_accumulated_ || !last;
   const at::Tensor loss = forward(loss_function, arena_.device().type());
   const auto forward_end = Clock::now();
   times_.forward += forward_end - start;
@@ -93,8 +95,15 @@ StepResult Engine::micro_step(std::int64_t samples, bool last, const LossFunctio
   update(sums, result);
   times_.update += Clock::now() - exchange_end;
   ++times_.steps;
-  window_ = {};
   return result;
+}
+
+// Gradients are cleared here and not after an update: another engine's loss may have reached these parameters since.
+void Engine::open_window() {
+  arena_.zero_gradients();
+  strategy_.begin_step();
+  window_ = {};
+  window_is_open_ = true;
 }
 
 // Note [Weights and fp16]
@@ -127,20 +136,25 @@ void Engine::backward(const at::Tensor& loss, double weight) {
 
 std::int64_t Engine::join() {
   std::int64_t updates = 0;
+  if (has_accumulated_ && !arena_.holds_gradients()) {
+    throw ConfigError(
+        "join() under zero2 with gradient accumulation: its ranks exchange gradients in every micro-batch, "
+        "and a rank without data cannot know how many there are",
+        "use zero1 or ddp, or accumulate 1");
+  }
   weight_of(0);  // a rank without any data takes part in agreeing on the unit
   for (;;) {
-    window_ = {.active = 0};
+    if (!window_is_open_) {
+      open_window();
+      window_.active = 0;
+      const bool counts = options_.average == Average::kRanks && options_.join_divisor == JoinDivisor::kWorld;
+      if (counts) window_.count = last_count_;
+    }
     if (scaler_) window_.loss_scale = scaler_->scale();
-    if (options_.average == Average::kRanks && options_.join_divisor == JoinDivisor::kWorld)
-      window_.count = last_count_;
     window_.stop = stop_requested_;
     strategy_.begin_backward(/*last=*/true, window_);
     const parallel::StepSums sums = exchange();
-    window_ = {};
-    if (sums.active == 0) {
-      arena_.zero_gradients();
-      return updates;
-    }
+    if (sums.active == 0) return updates;
     StepResult result;
     update(sums, result);
     ++updates;
@@ -149,6 +163,7 @@ std::int64_t Engine::join() {
 
 parallel::StepSums Engine::exchange() {
   parallel::StepSums sums = strategy_.finish();
+  window_is_open_ = false;
   if (!optimizer_.is_bound()) optimizer_.bind(arena_, strategy_.update_plan());
   return sums;
 }
@@ -168,21 +183,17 @@ double Engine::clip(double gradient_scale) {
 }
 
 void Engine::update(const parallel::StepSums& sums, StepResult& result) {
+  if (sums.count == 0) throw ConfigError("no rank brought a sample to this update: expected at least one");
   result.samples = sums.loss_count;
   result.stop = sums.stop;
   result.lr = schedule_.lr(num_steps_);
   result.skipped = scaler_ && overflowed();
   if (scaler_) scaler_->update(result.skipped);
-  if (result.skipped) {
-    strategy_.publish();
-    arena_.zero_gradients();
-    return;
-  }
+  if (result.skipped) return strategy_.publish();
   const double gradient_scale = clip(1.0 / (sums.count * sums.loss_scale));
   if (observer_) observer_(gradient_scale, sums.unused);
   optimizer_.step(result.lr, gradient_scale, sums.unused);
   strategy_.publish();
-  arena_.zero_gradients();
   result.updated = true;
   result.step = ++num_steps_;
   if (status_) status_->set_step(local_rank_, num_steps_);

@@ -82,7 +82,9 @@ class Engine {
 
   /// For ranks with different numbers of batches: a rank that has no more calls this once, in place of micro_step(),
   /// and takes part in the others' updates with nothing of its own until every rank has joined. With the default
-  /// average the divisor is the samples that there were; see JoinDivisor for the other. Returns the updates made here.
+  /// average the divisor is the samples that there were; see JoinDivisor for the other. Micro-batches that have not yet
+  /// led to an update do so first. Returns the updates made here. Throws ConfigError under zero2 with accumulation,
+  /// whose ranks exchange gradients in every micro-batch.
   /// The model's forward must not need the other ranks (SyncBatchNorm does).
   std::int64_t join();
 
@@ -117,6 +119,7 @@ class Engine {
   double weight_of(double samples);
   at::Tensor forward(const LossFunction& loss_function, at::DeviceType device_type);
   void backward(const at::Tensor& loss, double weight);
+  void open_window();
   parallel::StepSums exchange();
   bool overflowed();
   double clip(double gradient_scale);
@@ -129,8 +132,10 @@ class Engine {
   optim::Schedule schedule_;
   std::optional<amp::GradScaler> scaler_;
   parallel::StepSums window_;  // this rank's share of the step under way
-  double last_count_ = 0;      // of the last window that had data
-  double weight_unit_ = 0;     // Note [Weights and fp16]; 0: not agreed on yet
+  bool window_is_open_ = false;
+  bool has_accumulated_ = false;  // some step had several micro-batches
+  double last_count_ = 0;         // of the last window that had data
+  double weight_unit_ = 0;        // Note [Weights and fp16]; 0: not agreed on yet
   LossMeter losses_;
   at::Tensor backward_weight_;  // the scalar that backward starts from, kept while the batch size stays
   double backward_weight_value_ = 0;
