@@ -31,4 +31,28 @@ inline Finished run(const Words& words) {
   return {exit_code, command.out(), command.err()};
 }
 
+/// A training run that would take days, on the CPU: for tests that end it.
+inline Words endless_training(int nproc, const fs::path& run_dir) {
+  return {"train",    "--model",      "mlp",     "--data",    "synthetic:1x28x28:4096",
+          "--device", "cpu",          "--nproc", text(nproc), "--epochs",
+          "100000",   "--eval-every", "0",       "--run-dir", run_dir.string()};
+}
+
+/// The last step that rank 0 has logged; 0 when there is none.
+inline std::int64_t last_step(const fs::path& run_dir) {
+  std::int64_t step = 0;
+  const auto events = run_dir / "events.jsonl";
+  if (!fs::exists(events)) return step;
+  for (const auto& line : split(read_file(events), '\n')) {
+    const auto event = nlohmann::json::parse(line, nullptr, false);
+    if (event.is_object() && event["event"] == "step") step = event["step"];
+  }
+  return step;
+}
+
+/// Whether it makes its first step within half a minute.
+inline bool is_training(const fs::path& run_dir) {
+  return Command::eventually([&] { return last_step(run_dir) > 0; }, 30000);
+}
+
 }  // namespace lockstep::e2e

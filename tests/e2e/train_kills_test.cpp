@@ -21,17 +21,6 @@ std::set<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-// The last step that rank 0 logged; 0 when there is none.
-std::int64_t last_step(const fs::path& events) {
-  std::int64_t step = 0;
-  if (!fs::exists(events)) return step;
-  for (const auto& line : split(read_file(events), '\n')) {
-    const auto event = nlohmann::json::parse(line, nullptr, false);
-    if (event.is_object() && event["event"] == "step") step = event["step"];
-  }
-  return step;
-}
-
 TEST(TrainKills, BR082_RandomKillsNameRankAndStepAndLeaveNothing) {
   std::mt19937 random(20261201);
   for (int repeat = 0; repeat < TRAIN_KILLS; ++repeat) {
@@ -39,28 +28,10 @@ TEST(TrainKills, BR082_RandomKillsNameRankAndStepAndLeaveNothing) {
     TemporaryDirectory folder("lockstep-train-kills"), temporary("lockstep-train-kills");
     const fs::path run_dir = folder.path() / "run";
     const auto shared_before = names_in("/dev/shm");
-    Command command({text("TMPDIR=", temporary.path().string()),
-                     Command::binary(),
-                     "train",
-                     "--model",
-                     "mlp",
-                     "--data",
-                     "synthetic:1x28x28:4096",
-                     "--device",
-                     "cpu",
-                     "--nproc",
-                     "3",
-                     "--epochs",
-                     "100000",
-                     "--eval-every",
-                     "0",
-                     "--log-every",
-                     "1",
-                     "--json",
-                     "--run-dir",
-                     run_dir.string()},
+    Command command(Words{text("TMPDIR=", temporary.path().string()), Command::binary()} +
+                        endless_training(3, run_dir) + Words{"--log-every", "1", "--json"},
                     Command::Terminal::kNone, "env");
-    ASSERT_TRUE(Command::eventually([&] { return last_step(run_dir / "events.jsonl") > 0; }, 30000)) << command.err();
+    ASSERT_TRUE(is_training(run_dir)) << command.err();
     const int victim = static_cast<int>(random() % 3);
     const int pid = command.rank_pid(victim);
     ASSERT_NE(pid, 0);
@@ -78,7 +49,7 @@ TEST(TrainKills, BR082_RandomKillsNameRankAndStepAndLeaveNothing) {
     ASSERT_TRUE(std::regex_search(err, found, line)) << err;
     const std::int64_t step = std::stoll(found[1]);
     // Ranks are never more than a step apart, and the step is reported before it is logged.
-    EXPECT_NEAR(static_cast<double>(step), static_cast<double>(last_step(run_dir / "events.jsonl")), 2);
+    EXPECT_NEAR(static_cast<double>(step), static_cast<double>(last_step(run_dir)), 2);
     const auto failure = nlohmann::json::parse(command.out())["failure"];
     EXPECT_EQ(failure["rank"], victim);
     EXPECT_EQ(failure["step"], step);

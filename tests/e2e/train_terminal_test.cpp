@@ -11,32 +11,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 Words train(const fs::path& run_dir, int max_steps) {
-  return {"train",
-          "--model",
-          "mlp",
-          "--data",
-          "synthetic:1x28x28:4096",
-          "--device",
-          "cpu",
-          "--nproc",
-          "2",
-          "--epochs",
-          "100000",
-          "--max-steps",
-          text(max_steps),
-          "--eval-every",
-          "0",
-          "--run-dir",
-          run_dir.string()};
+  return endless_training(2, run_dir) + Words{"--max-steps", text(max_steps)};
 }
 
 std::string events(const fs::path& run_dir) {
   const auto file = run_dir / "events.jsonl";
   return fs::exists(file) ? read_file(file) : std::string();
-}
-
-bool is_training(const fs::path& run_dir) {
-  return Command::eventually([&] { return events(run_dir).find("\"step\"") != std::string::npos; }, 30000);
 }
 
 TEST(TrainTerminal, BR087i_UnderNohupTrainingOutlivesItsTerminalAndFinishes) {

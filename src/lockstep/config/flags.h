@@ -20,6 +20,9 @@ enum class FlagKind {
   kList,      ///< comma-separated: of `choices` when there are some, of whole numbers in [low, high] otherwise
 };
 
+/// The largest whole number that a flag can hold, 2^53 - 1: one more and neighbours are the same double.
+inline constexpr double kMaxWholeNumber = 9007199254740991.0;
+
 /// One flag, defined once: the parser, --help, the man page, the shell completion and configuration files all read
 /// this.
 struct Flag {

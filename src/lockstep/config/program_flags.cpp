@@ -3,7 +3,6 @@
 namespace lockstep::config {
 
 CommandSpec program_spec() {
-  constexpr double kMaxSeed = 9007199254740991.0;  // 2^53 - 1, as for `lockstep train`
   const std::string category = "How it runs";
   return {
       .name = "program",
@@ -38,7 +37,7 @@ CommandSpec program_spec() {
                  .kind = FlagKind::kInteger,
                  .value_name = "N",
                  .low = 0,
-                 .high = kMaxSeed,
+                 .high = kMaxWholeNumber,
                  .fallback = "0",
                  .category = category,
                  .help = "seed of weights and order, the same for every rank"}}};

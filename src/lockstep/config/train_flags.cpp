@@ -6,7 +6,6 @@ namespace lockstep::config {
 
 namespace {
 
-constexpr double kUnbounded = 9007199254740991.0;  // 2^53 - 1: one more and neighbours are the same double
 constexpr double kMaxReal = 1e300;
 
 std::vector<Flag> what_to_train() {
@@ -39,7 +38,7 @@ std::vector<Flag> what_to_train() {
        .kind = FlagKind::kInteger,
        .value_name = "N",
        .low = 1,
-       .high = kUnbounded,
+       .high = kMaxWholeNumber,
        .fallback = "5",
        .category = category,
        .help = "passes over the data",
@@ -48,7 +47,7 @@ std::vector<Flag> what_to_train() {
        .kind = FlagKind::kInteger,
        .value_name = "N",
        .low = 1,
-       .high = kUnbounded,
+       .high = kMaxWholeNumber,
        .category = category,
        .help = "optimizer steps in total, counted through a resume"},
       {.name = "batch-size",
@@ -76,7 +75,7 @@ std::vector<Flag> what_to_train() {
        .kind = FlagKind::kInteger,
        .value_name = "N",
        .low = 0,
-       .high = kUnbounded,
+       .high = kMaxWholeNumber,
        .fallback = "0",
        .category = category,
        .help = "seed of weights, order and synthetic data"},
@@ -266,7 +265,7 @@ std::vector<Flag> how_to_learn() {
        .kind = FlagKind::kInteger,
        .value_name = "N",
        .low = 0,
-       .high = kUnbounded,
+       .high = kMaxWholeNumber,
        .fallback = "1",
        .category = category,
        .help = "epochs between evaluations, 0 never",
@@ -292,7 +291,7 @@ std::vector<Flag> run_folder() {
        .kind = FlagKind::kInteger,
        .value_name = "N",
        .low = 0,
-       .high = kUnbounded,
+       .high = kMaxWholeNumber,
        .fallback = "0",
        .category = category,
        .help = "epochs between checkpoints, 0 never"},
@@ -300,7 +299,7 @@ std::vector<Flag> run_folder() {
        .kind = FlagKind::kInteger,
        .value_name = "N",
        .low = 0,
-       .high = kUnbounded,
+       .high = kMaxWholeNumber,
        .fallback = "0",
        .category = category,
        .help = "steps between checkpoints, 0 never"},
@@ -308,7 +307,7 @@ std::vector<Flag> run_folder() {
        .kind = FlagKind::kInteger,
        .value_name = "K",
        .low = 0,
-       .high = kUnbounded,
+       .high = kMaxWholeNumber,
        .fallback = "0",
        .category = category,
        .help = "newest checkpoints to keep, 0 all"},
@@ -337,7 +336,7 @@ std::vector<Flag> run_folder() {
        .kind = FlagKind::kInteger,
        .value_name = "N",
        .low = 1,
-       .high = kUnbounded,
+       .high = kMaxWholeNumber,
        .fallback = "50",
        .category = category,
        .help = "steps between step events"},
