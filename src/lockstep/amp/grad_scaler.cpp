@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/options.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::amp {
@@ -13,7 +14,7 @@ namespace lockstep::amp {
 namespace {
 
 void require(bool holds, std::string_view what, double value, std::string_view expected) {
-  if (!holds) throw ConfigError(text("GradScaler: ", what, " is ", value, ": expected ", expected));
+  require_option(holds, text("GradScaler: ", what), value, expected);
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include "lockstep/base/text.h"
 #include "lockstep/parallel/module_buffers.h"
 #include "lockstep/parallel/strategy.h"
-#include "lockstep/parallel/zero.h"
 
 namespace lockstep {
 
@@ -107,28 +106,13 @@ void Session::place_module(torch::nn::Module& module) {
   parallel::broadcast_tensors(*context_.communicator, tensors);
 }
 
-namespace {
-
-std::unique_ptr<parallel::Strategy> make_strategy(comm::Communicator& communicator, const EngineOptions& options) {
-  if (communicator.size() == 1) return parallel::make_single();
-  if (options.sharding == Sharding::kOptimizer) {
-    return parallel::make_zero(communicator, parallel::ZeroStage::kOptimizer, options.exchange);
-  }
-  if (options.sharding == Sharding::kGradients) {
-    return parallel::make_zero(communicator, parallel::ZeroStage::kGradients, options.exchange);
-  }
-  return parallel::make_ddp(communicator, options.exchange);
-}
-
-}  // namespace
-
 Engine Session::make_engine(torch::nn::Module& model, optim::Optimizer& optimizer, const EngineOptions& options) {
   if (options.accumulate < 1) {
     throw ConfigError(text("EngineOptions.accumulate is ", options.accumulate, ": expected 1 or more"));
   }
   context_.enter_collective();
   auto impl = std::make_unique<Engine::Impl>(context_, options.accumulate);
-  impl->strategy = make_strategy(*context_.communicator, options);
+  impl->strategy = parallel::make_strategy(*context_.communicator, options.sharding, options.exchange);
   impl->engine = std::make_unique<train::Engine>(
       model, optimizer, *impl->strategy,
       train::EngineOptions{.average = options.average,

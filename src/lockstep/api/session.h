@@ -16,19 +16,14 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/strategy.h"
+#include "lockstep/parallel/zero.h"
 #include "lockstep/train/engine.h"
 #include "lockstep/train/evaluate.h"
 
 namespace lockstep {
 
 using amp::Precision;
-
-/// How ranks share an engine's work.
-enum class Sharding {
-  kNone,       ///< ddp: every rank holds everything
-  kOptimizer,  ///< zero1: optimizer state is divided among the ranks
-  kGradients,  ///< zero2: gradients too
-};
+using parallel::Sharding;
 
 /// Options of one engine. Unset means: the mean over samples, no clipping, the optimizer's constant rate, fp32.
 struct EngineOptions {

@@ -1,7 +1,6 @@
 #include "lockstep/optim/arena.h"
 
 #include <algorithm>
-#include <numeric>
 #include <unordered_set>
 
 #include <torch/torch.h>
@@ -75,11 +74,6 @@ ParameterArena::ParameterArena(const std::vector<NamedTensor>& parameters, Gradi
   allocate(numel);
 }
 
-std::int64_t ParameterArena::numel() const noexcept {
-  return std::accumulate(buffers_.begin(), buffers_.end(), std::int64_t{0},
-                         [](std::int64_t sum, const FlatBuffer& buffer) { return sum + buffer.numel; });
-}
-
 // Makes new buffers and moves every parameter's value and gradient into its view of them.
 void ParameterArena::allocate(const std::vector<std::int64_t>& numel) {
   const auto tail_numel = kNumSums + static_cast<std::int64_t>(segments_.size());
@@ -134,12 +128,13 @@ void ParameterArena::apply(const ArenaLayout& layout) {
   tail_.copy_(old_tail);
 }
 
-at::Tensor ParameterArena::view(const at::Tensor& flat, const Segment& segment) const {
+at::Tensor ParameterArena::view_at(const at::Tensor& flat, const Segment& segment, std::int64_t offset) const {
   const auto& parameter = segment.parameter;
-  const auto offset = flat.storage_offset() + segment.offset;
   // Channels-last and other dense layouts keep their strides; anything else becomes row-major.
-  if (parameter.is_non_overlapping_and_dense()) return flat.as_strided(parameter.sizes(), parameter.strides(), offset);
-  return flat.narrow(0, segment.offset, segment.numel).view(parameter.sizes());
+  if (parameter.is_non_overlapping_and_dense()) {
+    return flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + offset);
+  }
+  return flat.narrow(0, offset, segment.numel).view(parameter.sizes());
 }
 
 void ParameterArena::zero_gradients() {

@@ -67,8 +67,6 @@ class ParameterArena {
   /// In layout order.
   const std::vector<Segment>& segments() const noexcept { return segments_; }
   const std::vector<FlatBuffer>& buffers() const noexcept { return buffers_; }
-  /// All elements of all padded value buffers.
-  std::int64_t numel() const noexcept;
   bool holds_gradients() const noexcept { return gradients_held_ == Gradients::kHeld; }
   at::Device device() const { return buffers_.front().values.device(); }
 
@@ -83,7 +81,11 @@ class ParameterArena {
   void apply(const ArenaLayout& layout);
 
   /// The view of a flat tensor of the buffer's length that belongs to `segment`, in the parameter's shape and strides.
-  at::Tensor view(const at::Tensor& flat, const Segment& segment) const;
+  at::Tensor view(const at::Tensor& flat, const Segment& segment) const {
+    return view_at(flat, segment, segment.offset);
+  }
+  /// The same for a flat tensor in which the segment lies at `offset`.
+  at::Tensor view_at(const at::Tensor& flat, const Segment& segment, std::int64_t offset) const;
 
   /// Gradients and tail; without held gradients `.grad` becomes undefined.
   void zero_gradients();

@@ -1,5 +1,6 @@
 #include "lockstep/optim/ema.h"
 
+#include <ATen/OpMathType.h>
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
@@ -10,8 +11,7 @@ namespace lockstep::optim {
 ExponentialMovingAverage::ExponentialMovingAverage(ParameterArena& arena, double decay) : arena_(arena), decay_(decay) {
   if (!(decay >= 0 && decay < 1)) throw ConfigError(text("EMA decay is ", decay, ": expected 0 to below 1"));
   for (const auto& buffer : arena.buffers()) {
-    const bool is_half = buffer.values.element_size() == 2;
-    averages_.push_back(buffer.values.to(is_half ? at::kFloat : buffer.values.scalar_type(), false, /*copy=*/true));
+    averages_.push_back(buffer.values.to(at::toOpMathType(buffer.values.scalar_type()), false, /*copy=*/true));
   }
 }
 

@@ -4,16 +4,11 @@
 
 #include <torch/torch.h>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/base/options.h"
 
 namespace lockstep::optim {
 
 namespace {
-
-void require(bool holds, std::string_view what, double value, std::string_view expected) {
-  if (!holds) throw ConfigError(text(what, " is ", value, ": expected ", expected));
-}
 
 double sum_of_squares(const at::Tensor& flat) {
   const double norm = at::linalg_vector_norm(flat, 2, {}, false, at::kDouble).item<double>();
@@ -45,11 +40,11 @@ std::vector<Norms> norms_over_shards(const UpdatePlan& plan, std::size_t num_seg
 
 Lamb::Lamb(std::vector<at::Tensor> parameters, const LambOptions& options)
     : Optimizer({std::move(parameters)}, {options.lr}), options_(options) {
-  require(options.lr >= 0 && std::isfinite(options.lr), "lr", options.lr, "0 or more");
-  require(options.beta1 >= 0 && options.beta1 < 1, "beta1", options.beta1, "0 to below 1");
-  require(options.beta2 >= 0 && options.beta2 < 1, "beta2", options.beta2, "0 to below 1");
-  require(options.eps > 0, "eps", options.eps, "above 0");
-  require(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or more");
+  require_option(options.lr >= 0 && std::isfinite(options.lr), "lr", options.lr, "0 or more");
+  require_option(options.beta1 >= 0 && options.beta1 < 1, "beta1", options.beta1, "0 to below 1");
+  require_option(options.beta2 >= 0 && options.beta2 < 1, "beta2", options.beta2, "0 to below 1");
+  require_option(options.eps > 0, "eps", options.eps, "above 0");
+  require_option(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or more");
 }
 
 void Lamb::prepare(const std::vector<Run>& runs, const std::vector<int>& segments) {
@@ -83,10 +78,10 @@ void Lamb::update(const Run& run) {
 
 Lars::Lars(std::vector<at::Tensor> parameters, const LarsOptions& options)
     : Optimizer({std::move(parameters)}, {options.lr}), options_(options) {
-  require(options.lr >= 0 && std::isfinite(options.lr), "lr", options.lr, "0 or more");
-  require(options.momentum >= 0 && options.momentum < 1, "momentum", options.momentum, "0 to below 1");
-  require(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or more");
-  require(options.trust > 0, "trust", options.trust, "above 0");
+  require_option(options.lr >= 0 && std::isfinite(options.lr), "lr", options.lr, "0 or more");
+  require_option(options.momentum >= 0 && options.momentum < 1, "momentum", options.momentum, "0 to below 1");
+  require_option(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or more");
+  require_option(options.trust > 0, "trust", options.trust, "above 0");
 }
 
 void Lars::prepare(const std::vector<Run>& runs, const std::vector<int>& segments) {

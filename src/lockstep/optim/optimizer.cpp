@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include <ATen/OpMathType.h>
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
@@ -14,10 +15,6 @@ namespace lockstep::optim {
 namespace {
 
 constexpr const char* kMaster = "master";
-
-bool is_half_type(at::ScalarType type) {
-  return type == at::kHalf || type == at::kBFloat16;
-}
 
 }  // namespace
 
@@ -32,7 +29,8 @@ Optimizer::Optimizer(std::vector<std::vector<at::Tensor>> groups, std::vector<do
 }
 
 bool Optimizer::is_half(int buffer) const {
-  return is_half_type(arena_->buffers()[static_cast<std::size_t>(buffer)].values.scalar_type());
+  const auto type = arena_->buffers()[static_cast<std::size_t>(buffer)].values.scalar_type();
+  return at::toOpMathType(type) != type;
 }
 
 void Optimizer::bind(ParameterArena& arena, UpdatePlan plan) {
@@ -54,7 +52,7 @@ void Optimizer::bind(ParameterArena& arena, UpdatePlan plan) {
   for (std::size_t b = 0; b < arena.buffers().size(); ++b) {
     const auto& values = arena.buffers()[b].values;
     const int buffer = static_cast<int>(b);
-    const auto options = values.options().dtype(is_half(buffer) ? at::kFloat : values.scalar_type());
+    const auto options = values.options().dtype(at::toOpMathType(values.scalar_type()));
     for (const auto& name : state_names()) {
       state_.push_back({name, buffer, at::zeros({plan_.state_numel[b]}, options)});
     }
@@ -68,10 +66,7 @@ void Optimizer::copy_values_to_masters() {
   for (auto& state : state_) {
     if (state.name != kMaster) continue;
     const auto& values = arena_->buffers()[static_cast<std::size_t>(state.buffer)].values;
-    for (const auto& piece : plan_.pieces) {
-      if (arena_->segments()[static_cast<std::size_t>(piece.segment)].buffer != state.buffer) continue;
-      state.tensor.narrow(0, piece.state_begin, piece.numel).copy_(values.narrow(0, piece.begin, piece.numel));
-    }
+    copy_to_state(*arena_, plan_, state.buffer, values, state.tensor);
   }
 }
 
@@ -156,10 +151,7 @@ void Optimizer::step(double lr, double gradient_scale, const std::vector<char>& 
   for (const auto& state : state_) {
     if (state.name != kMaster) continue;
     const auto& values = arena_->buffers()[static_cast<std::size_t>(state.buffer)].values;
-    for (const auto& piece : plan_.pieces) {
-      if (arena_->segments()[static_cast<std::size_t>(piece.segment)].buffer != state.buffer) continue;
-      values.narrow(0, piece.begin, piece.numel).copy_(state.tensor.narrow(0, piece.state_begin, piece.numel));
-    }
+    copy_from_state(*arena_, plan_, state.buffer, state.tensor, values);
   }
   ++num_steps_;
   for (const auto& segment : arena_->segments()) {

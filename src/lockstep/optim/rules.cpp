@@ -5,8 +5,7 @@
 
 #include <torch/torch.h>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/base/options.h"
 #include "lockstep/kernels/optimizer.h"
 #include "lockstep/optim/optimizer.h"
 
@@ -14,24 +13,20 @@ namespace lockstep::optim {
 
 namespace {
 
-void require(bool holds, std::string_view what, double value, std::string_view expected) {
-  if (!holds) throw ConfigError(text(what, " is ", value, ": expected ", expected));
-}
-
 void check(const SgdOptions& options) {
-  require(options.lr >= 0 && std::isfinite(options.lr), "lr", options.lr, "0 or more");
-  require(options.momentum >= 0, "momentum", options.momentum, "0 or more");
-  require(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or more");
-  require(!options.nesterov || (options.momentum > 0 && options.dampening == 0), "momentum with nesterov",
-          options.momentum, "more than 0, and dampening 0");
+  require_option(options.lr >= 0 && std::isfinite(options.lr), "lr", options.lr, "0 or more");
+  require_option(options.momentum >= 0, "momentum", options.momentum, "0 or more");
+  require_option(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or more");
+  require_option(!options.nesterov || (options.momentum > 0 && options.dampening == 0), "momentum with nesterov",
+                 options.momentum, "more than 0, and dampening 0");
 }
 
 void check(const AdamOptions& options) {
-  require(options.lr >= 0 && std::isfinite(options.lr), "lr", options.lr, "0 or more");
-  require(options.beta1 >= 0 && options.beta1 < 1, "beta1", options.beta1, "0 to below 1");
-  require(options.beta2 >= 0 && options.beta2 < 1, "beta2", options.beta2, "0 to below 1");
-  require(options.eps >= 0, "eps", options.eps, "0 or more");
-  require(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or more");
+  require_option(options.lr >= 0 && std::isfinite(options.lr), "lr", options.lr, "0 or more");
+  require_option(options.beta1 >= 0 && options.beta1 < 1, "beta1", options.beta1, "0 to below 1");
+  require_option(options.beta2 >= 0 && options.beta2 < 1, "beta2", options.beta2, "0 to below 1");
+  require_option(options.eps >= 0, "eps", options.eps, "0 or more");
+  require_option(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or more");
 }
 
 template <typename Options>
@@ -48,8 +43,8 @@ std::vector<double> rates_of(const std::vector<ParameterGroup<Options>>& groups)
     check(group.options);
     rates.push_back(group.options.lr);
   }
-  require(groups.size() < 2 || rates.front() > 0, "lr of the first of several groups", rates.front(),
-          "more than 0, since the other groups keep their ratio to it");
+  require_option(groups.size() < 2 || rates.front() > 0, "lr of the first of several groups", rates.front(),
+                 "more than 0, since the other groups keep their ratio to it");
   return rates;
 }
 

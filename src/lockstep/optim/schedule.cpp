@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "lockstep/base/error.h"
+#include "lockstep/base/options.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::optim {
@@ -70,7 +70,7 @@ double Schedule::lr(std::int64_t step) const {
 
 ReduceOnPlateau::ReduceOnPlateau(const PlateauOptions& options) : options_(options) {
   const auto require = [](bool holds, std::string_view what, double value, std::string_view expected) {
-    if (!holds) throw ConfigError(text("ReduceOnPlateau: ", what, " is ", value, ": expected ", expected));
+    require_option(holds, text("ReduceOnPlateau: ", what), value, expected);
   };
   require(options.factor > 0 && options.factor < 1, "factor", options.factor, "above 0 and below 1");
   require(options.patience >= 0, "patience", static_cast<double>(options.patience), "0 or more");

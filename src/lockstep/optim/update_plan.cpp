@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include <ATen/OpMathType.h>
 #include <torch/torch.h>
 
 #include "lockstep/kernels/optimizer.h"
@@ -12,7 +13,7 @@ namespace {
 
 double sum_of_squares(const at::Tensor& flat) {
   if (!flat.is_cpu() || (flat.scalar_type() != at::kFloat && flat.scalar_type() != at::kDouble)) {
-    const auto type = flat.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto type = at::toOpMathType(flat.scalar_type());
     const double norm = at::linalg_vector_norm(flat, 2, {}, false, type).item<double>();
     return norm * norm;
   }
@@ -21,7 +22,29 @@ double sum_of_squares(const at::Tensor& flat) {
   });
 }
 
+// visit(part of `values`, part of `state`) for each of this rank's pieces of the buffer.
+template <typename Visit>
+void for_each_piece(const ParameterArena& arena, const UpdatePlan& plan, int buffer, const at::Tensor& values,
+                    const at::Tensor& state, Visit visit) {
+  for (const auto& piece : plan.pieces) {
+    if (arena.segments()[static_cast<std::size_t>(piece.segment)].buffer != buffer) continue;
+    visit(values.narrow(0, piece.begin, piece.numel), state.narrow(0, piece.state_begin, piece.numel));
+  }
+}
+
 }  // namespace
+
+void copy_to_state(const ParameterArena& arena, const UpdatePlan& plan, int buffer, const at::Tensor& values,
+                   const at::Tensor& state) {
+  for_each_piece(arena, plan, buffer, values, state,
+                 [](const at::Tensor& from, const at::Tensor& to) { to.copy_(from); });
+}
+
+void copy_from_state(const ParameterArena& arena, const UpdatePlan& plan, int buffer, const at::Tensor& state,
+                     const at::Tensor& values) {
+  for_each_piece(arena, plan, buffer, values, state,
+                 [](const at::Tensor& to, const at::Tensor& from) { to.copy_(from); });
+}
 
 at::Tensor UpdatePlan::gradient(const ParameterArena& arena, const UpdatePiece& piece) const {
   const auto buffer = static_cast<std::size_t>(arena.segments()[static_cast<std::size_t>(piece.segment)].buffer);

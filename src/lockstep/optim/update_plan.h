@@ -32,6 +32,13 @@ struct UpdatePlan {
   at::Tensor gradient(const ParameterArena& arena, const UpdatePiece& piece) const;
 };
 
+/// Copy this rank's pieces of one flat buffer between a tensor that lies as the values do and one that lies as the
+/// state.
+void copy_to_state(const ParameterArena& arena, const UpdatePlan& plan, int buffer, const at::Tensor& values,
+                   const at::Tensor& state);
+void copy_from_state(const ParameterArena& arena, const UpdatePlan& plan, int buffer, const at::Tensor& state,
+                     const at::Tensor& values);
+
 /// All of everything: what a rank updates that shares the work with nobody.
 UpdatePlan whole_update_plan(const ParameterArena& arena);
 

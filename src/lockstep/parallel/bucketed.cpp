@@ -107,7 +107,7 @@ StepSums BucketedStrategy::finish() {
       if (order != layout_order(*arena_)) set_plan(order);
       layout_is_fixed_ = true;
     }
-    readiness_->expect_last_counts(options_.static_graph ? 0 : 1);
+    readiness_->expect_last_counts(1);
     counts_are_known_ = true;
     for (std::size_t b = 0; b < plan_.buckets.size(); ++b) send_bucket(static_cast<int>(b));
   }
@@ -151,7 +151,9 @@ void BucketedStrategy::wait_for_exchange() {
 
 // Called when backward is over or all its gradients are there, so the flags are those of the whole step.
 void BucketedStrategy::write_tail() {
-  auto tail = at::zeros(arena_->tail().sizes(), arena_->tail().options().device(at::kCPU));
+  // On the CPU these are plain stores into the arena.
+  const auto& own = arena_->tail();
+  const auto tail = own.is_cpu() ? own : at::zeros(own.sizes(), own.options().device(at::kCPU));
   AT_DISPATCH_FLOATING_TYPES(tail.scalar_type(), "tail", [&] {
     auto* values = tail.mutable_data_ptr<scalar_t>();
     values[kCount] = static_cast<scalar_t>(local_.count);
@@ -165,7 +167,7 @@ void BucketedStrategy::write_tail() {
       values[optim::ParameterArena::kNumSums + i] = static_cast<scalar_t>(readiness_->was_used(static_cast<int>(i)));
     }
   });
-  arena_->tail().copy_(tail);
+  if (!own.is_cpu()) own.copy_(tail);
 }
 
 StepSums BucketedStrategy::read_tail() {
@@ -204,14 +206,8 @@ void BucketedStrategy::check_loss_scales(double sum, double sum_of_squares) {
 
 // flags[i]: how many ranks used the parameter with model index i. All ranks see the same and decide alike.
 void BucketedStrategy::judge_unused(StepSums& sums, const std::vector<double>& flags) {
-  std::vector<std::string> missing;
-  bool none_used_some = false;
-  for (const auto& segment : arena_->segments()) {
-    const double used_by = flags[static_cast<std::size_t>(segment.index)];
-    if (used_by >= sums.active) continue;
-    missing.push_back(text(segment.name, " (used by ", used_by, " of ", sums.active, " ranks)"));
-    none_used_some = none_used_some || used_by == 0;
-  }
+  const double fewest = *std::min_element(flags.begin(), flags.end());
+  const bool some_are_missing = fewest < sums.active;
   if (options_.static_graph) {
     const auto changed = readiness_->changed_counts();
     if (!changed.empty() && local_.active > 0) {
@@ -219,17 +215,24 @@ void BucketedStrategy::judge_unused(StepSums& sums, const std::vector<double>& f
           text("static graph: rank ", rank(), " used ", join(changed, ", "), " otherwise than in the first step"),
           "switch static_graph off for a model that chooses its path by the data");
     }
-  } else if (unused_mode_ == UnusedParameters::kOff && !missing.empty()) {
+  } else if (unused_mode_ == UnusedParameters::kOff && some_are_missing) {
+    std::vector<std::string> missing;
+    for (const auto& segment : arena_->segments()) {
+      const double used_by = flags[static_cast<std::size_t>(segment.index)];
+      if (used_by < sums.active) {
+        missing.push_back(text(segment.name, " (used by ", used_by, " of ", sums.active, " ranks)"));
+      }
+    }
     throw Error(text("no gradient came for ", join(missing, ", "), " in this step, though every parameter is used"),
                 "set the option unused to kOn if the model leaves out parameters by design; a tensor that was assigned "
                 "to a layer after the engine was made is not trained: make the engine after such changes");
   } else if (unused_mode_ == UnusedParameters::kAuto) {
-    some_were_unused_ = some_were_unused_ || !missing.empty();
+    some_were_unused_ = some_were_unused_ || some_are_missing;
     if (++steps_watched_ == kAutoSteps) {
       unused_mode_ = some_were_unused_ ? UnusedParameters::kOn : UnusedParameters::kOff;
     }
   }
-  if (!none_used_some) return;
+  if (fewest > 0) return;
   for (const auto& segment : arena_->segments()) {
     sums.unused.push_back(flags[static_cast<std::size_t>(segment.index)] == 0 ? 1 : 0);
   }

@@ -61,7 +61,6 @@ class BucketedStrategy : public Strategy {
   StepSums read_tail();
   void judge_unused(StepSums& sums, const std::vector<double>& flags);
   void check_loss_scales(double sum, double sum_of_squares);
-  void sync_buffers();
 
   comm::Communicator& communicator_;
   const DdpOptions options_;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 
+#include <ATen/OpMathType.h>
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
@@ -96,9 +97,8 @@ class PowerSgdHook final : public CommunicationHook {
         continue;
       }
       // In fp32 at least: fp16 and bf16 have no QR decomposition, and rounding would undo the error feedback.
-      const bool is_half = gradient.element_size() == 2;
       auto matrix = gradient.reshape({gradient.size(0), -1})
-                        .to(is_half ? at::kFloat : gradient.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+                        .to(at::toOpMathType(gradient.scalar_type()), /*non_blocking=*/false, /*copy=*/true);
       auto& factor = factors[p];
       if (!factor.right.defined()) factor = first_factor(matrix, bucket.index, p);
       matrix.add_(factor.error);

@@ -1,9 +1,5 @@
 #include "lockstep/parallel/strategy.h"
 
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
-#include <torch/torch.h>
-
-#include "lockstep/base/error.h"
 #include "lockstep/parallel/readiness.h"
 
 namespace lockstep::parallel {

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include <ATen/OpMathType.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 #include <torch/torch.h>
@@ -94,7 +95,7 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
                             const OptionalTensor& running_mean, const OptionalTensor& running_variance, double momentum,
                             double eps, comm::Communicator* communicator) {
     const auto weight = value_or_none(weight_or_none), bias = value_or_none(bias_or_none);
-    const auto type = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto type = at::toOpMathType(input.scalar_type());
     const auto x = input.to(type);
     const auto statistics = statistics_over_ranks(x, *communicator);
     if (statistics.count < 2) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include <ATen/OpMathType.h>
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
@@ -58,8 +59,9 @@ class Zero final : public BucketedStrategy {
     gradient_shards_.clear();
     for (std::size_t b = 0; b < arena().buffers().size(); ++b) {
       const auto options = arena().buffers()[b].values.options();
-      const bool is_half = options.dtype().itemsize() == 2;  // its sums over micro-batches are kept in fp32
-      gradient_shards_.push_back(at::zeros({shard_numel_[b]}, is_half ? options.dtype(at::kFloat) : options));
+      // Sums over micro-batches are kept in fp32 at least.
+      const auto type = at::toOpMathType(arena().buffers()[b].values.scalar_type());
+      gradient_shards_.push_back(at::zeros({shard_numel_[b]}, options.dtype(type)));
     }
     slots_.assign(buckets().size(), {});
   }
@@ -159,13 +161,7 @@ class Zero final : public BucketedStrategy {
     const auto& segment = arena().segments()[static_cast<std::size_t>(s)];
     const auto index = static_cast<std::size_t>(bucket_of(s));
     auto& gradient = segment.parameter.mutable_grad();
-    const auto& flat = slot(index);
-    const auto& parameter = segment.parameter;
-    const auto offset = segment.offset - buckets()[index].begin;
-    const auto place = parameter.is_non_overlapping_and_dense()
-                           ? flat.as_strided(parameter.sizes(), parameter.strides(), offset)
-                           : flat.narrow(0, offset, segment.numel).view(parameter.sizes());
-    place.add_(gradient);
+    arena().view_at(slot(index), segment, segment.offset - buckets()[index].begin).add_(gradient);
     gradient = at::Tensor();
   }
 
@@ -177,6 +173,14 @@ class Zero final : public BucketedStrategy {
 };
 
 }  // namespace
+
+std::unique_ptr<Strategy> make_strategy(comm::Communicator& communicator, Sharding sharding,
+                                        const DdpOptions& options) {
+  if (communicator.size() == 1) return make_single();
+  if (sharding == Sharding::kOptimizer) return make_zero(communicator, ZeroStage::kOptimizer, options);
+  if (sharding == Sharding::kGradients) return make_zero(communicator, ZeroStage::kGradients, options);
+  return make_ddp(communicator, options);
+}
 
 std::unique_ptr<Strategy> make_zero(comm::Communicator& communicator, ZeroStage stage, const DdpOptions& options) {
   if (options.hook) {

@@ -12,19 +12,6 @@ namespace {
 
 using optim::NamedTensor;
 
-void copy_pieces(const optim::Optimizer& optimizer, const optim::ParameterArena& arena,
-                 const optim::Optimizer::State& state, const at::Tensor& flat, bool into_state) {
-  for (const auto& piece : optimizer.plan().pieces) {
-    if (arena.segments()[static_cast<std::size_t>(piece.segment)].buffer != state.buffer) continue;
-    const auto part = state.tensor.narrow(0, piece.state_begin, piece.numel);
-    const auto place = flat.narrow(0, piece.begin, piece.numel);
-    if (into_state)
-      part.copy_(place);
-    else
-      place.copy_(part);
-  }
-}
-
 // The state laid out as the values are, with all ranks' parts. Each element has one owner and the others bring zero
 // bits, so that an integer sum keeps every bit (a floating-point one would turn -0 into 0).
 at::Tensor whole_state(const optim::Optimizer& optimizer, const optim::ParameterArena& arena,
@@ -32,7 +19,7 @@ at::Tensor whole_state(const optim::Optimizer& optimizer, const optim::Parameter
   if (!optimizer.plan().is_sharded()) return state.tensor;
   const auto& buffer = arena.buffers()[static_cast<std::size_t>(state.buffer)];
   auto flat = at::zeros({buffer.numel}, state.tensor.options());
-  copy_pieces(optimizer, arena, state, flat, /*into_state=*/false);
+  optim::copy_from_state(arena, optimizer.plan(), state.buffer, state.tensor, flat);
   auto host = flat.to(at::kCPU);
   auto bits = host.view(state.tensor.element_size() == 8 ? at::kLong : at::kInt);
   communicator.all_reduce(parallel::buffer_of(bits), comm::ReduceOp::kSum).wait();
@@ -77,7 +64,8 @@ void load_optimizer_state(optim::Optimizer& optimizer, const optim::ParameterAre
   copy_by_name(targets, tensors, origin);
 
   for (std::size_t s = 0; s < flats.size(); ++s) {
-    copy_pieces(optimizer, arena, optimizer.state()[s], flats[s], /*into_state=*/true);
+    const auto& state = optimizer.state()[s];
+    optim::copy_to_state(arena, optimizer.plan(), state.buffer, flats[s], state.tensor);
   }
   std::vector<std::int64_t> steps(arena.segments().size());
   for (std::size_t s = 0; s < steps.size(); ++s) {

@@ -53,10 +53,10 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const config::TrainPlan& plan, 
 }
 
 std::unique_ptr<parallel::Strategy> make_strategy(const config::TrainPlan& plan, comm::Communicator& communicator) {
-  if (communicator.size() == 1) return parallel::make_single();
-  if (plan.strategy == "zero1") return parallel::make_zero(communicator, parallel::ZeroStage::kOptimizer, {});
-  if (plan.strategy == "zero2") return parallel::make_zero(communicator, parallel::ZeroStage::kGradients, {});
-  return parallel::make_ddp(communicator, {});  // dp too: its ranks are threads
+  auto sharding = parallel::Sharding::kNone;  // ddp, and dp: its ranks are threads
+  if (plan.strategy == "zero1") sharding = parallel::Sharding::kOptimizer;
+  if (plan.strategy == "zero2") sharding = parallel::Sharding::kGradients;
+  return parallel::make_strategy(communicator, sharding, {});
 }
 
 amp::Precision precision_of(const config::TrainPlan& plan) {
