@@ -35,6 +35,6 @@ target_compile_options(lockstep_flags INTERFACE
     -Wall -Wextra -Wshadow -Wold-style-cast -Wnon-virtual-dtor -Woverloaded-virtual
     $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror>)
 if(LOCKSTEP_SANITIZE)
-  target_compile_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -g)
+  target_compile_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
 endif()

@@ -74,7 +74,7 @@ for preset in "${sanitizers[@]}"; do
   if [ "$preset" = tsan ]; then target=comm_test which=(-R '^comm$'); fi
   build "$target" "$preset"
   say "$preset: the torch-free units"
-  run_tests "$preset" "${which[@]}" -LE "$(one_of "${left_out[@]}")"
+  run_tests "$preset" "${which[@]}" -LE "$(one_of "${left_out[@]}")" -j "$jobs"
 done
 
 say "left out: tests with the labels ${left_out[*]}"
