@@ -41,6 +41,17 @@ const char* name(Dtype dtype) {
   LOCKSTEP_CHECK(!"dtype out of range");
 }
 
+void check_buffer(const ConstBuffer& buffer) {
+  LOCKSTEP_CHECK(buffer.data != nullptr || buffer.count == 0);
+}
+
+void check_parts(const ConstBuffer& part, const ConstBuffer& whole, int size) {
+  check_buffer(part);
+  check_buffer(whole);
+  LOCKSTEP_CHECK(part.dtype == whole.dtype && part.memory == whole.memory);
+  LOCKSTEP_CHECK(whole.count == part.count * static_cast<std::size_t>(size));
+}
+
 Work& Work::operator=(Work&& other) {
   if (this != &other) {
     wait();

@@ -4,12 +4,14 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace lockstep::comm {
 
 class Store;
+class FlightPage;
 
 enum class Dtype { kF64, kF32, kF16, kBF16, kI64, kI32, kU8 };
 std::size_t size_bytes(Dtype dtype);
@@ -17,19 +19,37 @@ const char* name(Dtype dtype);
 
 enum class ReduceOp { kSum, kMin, kMax };
 
+enum class Memory {
+  kHost,
+  kDevice,  ///< of the communicator's GPU
+};
+
 /// Borrowed contiguous elements. The owner keeps them alive, and untouched, until the collective's Work is done.
 struct Buffer {
   void* data = nullptr;
   std::size_t count = 0;
   Dtype dtype = Dtype::kF32;
+  Memory memory = Memory::kHost;
 };
 struct ConstBuffer {
+  ConstBuffer() = default;
+  ConstBuffer(const void* data_in, std::size_t count_in, Dtype dtype_in, Memory memory_in = Memory::kHost)
+      : data(data_in), count(count_in), dtype(dtype_in), memory(memory_in) {}
+  ConstBuffer(const Buffer& buffer) : ConstBuffer(buffer.data, buffer.count, buffer.dtype, buffer.memory) {}
+
   const void* data = nullptr;
   std::size_t count = 0;
   Dtype dtype = Dtype::kF32;
+  Memory memory = Memory::kHost;
 };
 
-/// A collective under way. Dropping it without wait() is a bug (the buffers are still borrowed): its destructor waits.
+/// Programmer's errors: data missing, types or counts that do not fit `size` equal parts.
+void check_buffer(const ConstBuffer& buffer);
+void check_parts(const ConstBuffer& part, const ConstBuffer& whole, int size);
+
+/// A collective under way. For device memory "done" is meant in the order of streams: after wait() the work that is
+/// then queued on the current stream sees the result, and nothing has waited on the host. Dropping it without wait() is
+/// a bug (the buffers are still borrowed): its destructor waits.
 class [[nodiscard]] Work {
  public:
   struct State {
@@ -46,7 +66,7 @@ class [[nodiscard]] Work {
 
   /// True when done; helps the collective along but never blocks. Throws CommError.
   bool test();
-  /// Returns when the result is in the buffer. Throws CommError, TimeoutError.
+  /// Returns when the result is in the buffer, or will be for the current stream. Throws CommError, TimeoutError.
   void wait();
 
  private:
@@ -60,6 +80,12 @@ struct CommOptions {
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);
   /// Distinguishes several communicators over one store, and appears in errors.
   std::string name = "world";
+};
+
+/// How one rank of the host is seen by the others.
+struct RankLink {
+  FlightPage* page = nullptr;  ///< flight recorder of its device collectives, in memory that the ranks share
+  int pid = 0;                 ///< 0: a thread of this process
 };
 
 /// Collectives over the ranks of one job. Every rank must make the same calls in the same order with the same counts
@@ -84,8 +110,20 @@ class Communicator {
   virtual Work broadcast(Buffer buffer, int root) = 0;
   virtual void barrier() = 0;
 
-  /// Moves posted collectives along without blocking: called between pieces of computation to overlap.
+  /// Moves posted collectives along without blocking: called between pieces of computation to overlap. Throws
+  /// CommError once the communicator is unusable.
   virtual void progress() = 0;
+
+  /// For a communicator that is to be made over this one. Without shared memory there are no pages.
+  virtual RankLink link(int /*rank*/) const { return {}; }
+
+  /// Says what the collectives that follow are for, until the next call: "bucket 2 of 5: fc1.weight". It is compared
+  /// between ranks and appears in errors. The text must stay valid until their Work is done.
+  void label(std::string_view label) noexcept { label_ = label; }
+  std::string_view label() const noexcept { return label_; }
+
+ private:
+  std::string_view label_;
 };
 
 /// Ranks are processes of one host; data goes through shared memory. `store` is used only here, to meet.

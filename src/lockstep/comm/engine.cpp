@@ -23,11 +23,18 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t size) {
 }  // namespace
 
 std::uint64_t Engine::start(Kind kind, const void* input, void* output, std::size_t count, Dtype dtype, ReduceOp op,
-                            int root) {
+                            int root, std::string_view label) {
   check_usable();
   const std::uint64_t sequence = first_operation_ + operations_.size() + 1;
   Operation operation;
-  operation.request = {sequence, count, root, kind, static_cast<std::uint8_t>(dtype), static_cast<std::uint8_t>(op)};
+  operation.request = {.sequence = sequence,
+                       .count = count,
+                       .root = root,
+                       .label = label_hash(label),
+                       .kind = kind,
+                       .dtype = static_cast<std::uint8_t>(dtype),
+                       .op = static_cast<std::uint8_t>(op)};
+  operation.label = label;
   operation.input = static_cast<const std::byte*>(input);
   operation.output = static_cast<std::byte*>(output);
   const std::size_t element = size_bytes(dtype);
@@ -44,7 +51,7 @@ std::uint64_t Engine::start(Kind kind, const void* input, void* output, std::siz
   operation.end_piece = enqueued_ + std::max<std::size_t>(1, divide_up(count, operation.piece_count));
   enqueued_ = operation.end_piece;
   operations_.push_back(operation);
-  segment_->control(rank_).entered.store(sequence, std::memory_order_relaxed);
+  segment_->flights(rank_).host.begin(operation.request);
   progress();
   return operation.end_piece;
 }
@@ -83,6 +90,7 @@ bool Engine::try_finish() {
   advance(finish_);
   publish(kDone, piece + 1);
   while (first_operation_ < finish_.operation) {
+    segment_->flights(rank_).host.finish(operations_.front().request.sequence);
     operations_.pop_front();
     ++first_operation_;
   }

@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/file.h"
@@ -47,10 +48,12 @@ class Engine {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   const char* backend() const noexcept { return backend_; }
+  const Segment& segment() const noexcept { return *segment_; }
 
-  /// Queues a collective and starts what can start. Returns the piece count after which it is complete.
-  std::uint64_t start(Kind kind, const void* input, void* output, std::size_t count, Dtype dtype, ReduceOp op,
-                      int root);
+  /// Queues a collective and starts what can start; `label` must stay valid until it is complete. Returns the piece
+  /// count after which it is complete.
+  std::uint64_t start(Kind kind, const void* input, void* output, std::size_t count, Dtype dtype, ReduceOp op, int root,
+                      std::string_view label);
 
   void progress();
   /// Helps once without blocking; true when every piece below `end` is finished.
@@ -66,6 +69,7 @@ class Engine {
 
   struct Operation {
     Request request;
+    std::string_view label;
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
     std::size_t piece_count = 0;  ///< elements a piece: of the buffer, or of each rank's part
@@ -91,6 +95,7 @@ class Engine {
     std::uint64_t needed = 0;
     int rank = 0;  ///< the first rank that has not come
     Request request;
+    std::string_view label;
   };
 
   bool step();

@@ -6,19 +6,17 @@
 namespace lockstep::comm {
 namespace {
 
-void check_buffer(const void* data, std::size_t count) {
-  LOCKSTEP_CHECK(data != nullptr || count == 0);
+void check_host(const ConstBuffer& buffer) {
+  check_buffer(buffer);
+  if (buffer.memory == Memory::kHost) return;
+  throw CommError("a tensor on a GPU cannot go through the ranks' shared memory",
+                  "exchange it through a communicator of make_nccl_communicator(), or copy it to the CPU first");
 }
 
-void check_parts(const ConstBuffer& small, const ConstBuffer& large, int size) {
-  check_buffer(small.data, small.count);
-  check_buffer(large.data, large.count);
-  LOCKSTEP_CHECK(small.dtype == large.dtype);
-  LOCKSTEP_CHECK(large.count == small.count * static_cast<std::size_t>(size));
-}
-
-ConstBuffer read_only(const Buffer& buffer) {
-  return {buffer.data, buffer.count, buffer.dtype};
+void check_host_parts(const ConstBuffer& small, const ConstBuffer& large, int size) {
+  check_parts(small, large, size);
+  check_host(small);
+  check_host(large);
 }
 
 class EngineWork final : public Work::State {
@@ -44,30 +42,35 @@ class EngineCommunicator final : public Communicator {
   const char* backend() const noexcept override { return engine_->backend(); }
 
   Work all_reduce(Buffer buffer, ReduceOp op) override {
-    check_buffer(buffer.data, buffer.count);
+    check_host(buffer);
     return start(Kind::kAllReduce, buffer.data, buffer.data, buffer.count, buffer.dtype, op, 0);
   }
   Work reduce_scatter(ConstBuffer input, Buffer output, ReduceOp op) override {
-    check_parts(read_only(output), input, size());
+    check_host_parts(output, input, size());
     return start(Kind::kReduceScatter, input.data, output.data, output.count, output.dtype, op, 0);
   }
   Work all_gather(ConstBuffer input, Buffer output) override {
-    check_parts(input, read_only(output), size());
+    check_host_parts(input, output, size());
     return start(Kind::kAllGather, input.data, output.data, input.count, input.dtype, ReduceOp::kSum, 0);
   }
   Work broadcast(Buffer buffer, int root) override {
-    check_buffer(buffer.data, buffer.count);
+    check_host(buffer);
     LOCKSTEP_CHECK(root >= 0 && root < size());
     return start(Kind::kBroadcast, buffer.data, buffer.data, buffer.count, buffer.dtype, ReduceOp::kSum, root);
   }
   void barrier() override {
-    engine_->wait(engine_->start(Kind::kBarrier, nullptr, nullptr, 0, Dtype::kU8, ReduceOp::kSum, 0));
+    engine_->wait(engine_->start(Kind::kBarrier, nullptr, nullptr, 0, Dtype::kU8, ReduceOp::kSum, 0, label()));
   }
   void progress() override { engine_->progress(); }
+  RankLink link(int rank) const override {
+    const Segment& segment = engine_->segment();
+    const bool is_process = segment.scope() == FutexScope::kProcesses;
+    return {&segment.flights(rank).device, is_process ? segment.control(rank).pid.load() : 0};
+  }
 
  private:
   Work start(Kind kind, const void* input, void* output, std::size_t count, Dtype dtype, ReduceOp op, int root) {
-    const std::uint64_t end = engine_->start(kind, input, output, count, dtype, op, root);
+    const std::uint64_t end = engine_->start(kind, input, output, count, dtype, op, root, label());
     return Work(std::make_unique<EngineWork>(engine_, end));
   }
 
@@ -83,13 +86,13 @@ class LoneCommunicator final : public Communicator {
   const char* backend() const noexcept override { return backend_; }
 
   Work all_reduce(Buffer buffer, ReduceOp) override {
-    check_buffer(buffer.data, buffer.count);
+    check_buffer(buffer);
     return {};
   }
   Work reduce_scatter(ConstBuffer input, Buffer output, ReduceOp) override { return copy(input, output); }
   Work all_gather(ConstBuffer input, Buffer output) override { return copy(input, output); }
   Work broadcast(Buffer buffer, int root) override {
-    check_buffer(buffer.data, buffer.count);
+    check_buffer(buffer);
     LOCKSTEP_CHECK(root == 0);
     return {};
   }
@@ -98,7 +101,7 @@ class LoneCommunicator final : public Communicator {
 
  private:
   static Work copy(const ConstBuffer& input, const Buffer& output) {
-    check_parts(input, read_only(output), 1);
+    check_host_parts(input, output, 1);
     if (input.count != 0) std::memmove(output.data, input.data, input.count * size_bytes(input.dtype));
     return {};
   }

@@ -45,6 +45,12 @@ bool connection_ended(int fd) {
   return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
+// What another rank's request was for, as far as this rank can tell: it knows the words of its own label only.
+std::string label_words(std::uint32_t theirs, std::uint32_t mine, std::string_view label) {
+  if (theirs == mine) return label.empty() ? "" : text(" (", label, ")");
+  return theirs == 0 ? "" : " (another bucket)";
+}
+
 std::string rank_list(const std::vector<int>& ranks) {
   std::vector<std::string> numbers;
   for (const int rank : ranks) numbers.push_back(text(rank));
@@ -80,7 +86,7 @@ bool Engine::reached(Counter which, std::uint64_t needed, const Operation& opera
     if (seen >= needed) continue;
     // A stage that waits for this rank's own earlier stage is no reason to sleep: nobody would ring for it.
     if (rank == rank_) return false;
-    if (!blocked_.set) blocked_ = {true, which, needed, rank, operation.request};
+    if (!blocked_.set) blocked_ = {true, which, needed, rank, operation.request, operation.label};
     return false;
   }
   return true;
@@ -192,7 +198,8 @@ std::vector<int> Engine::missing_ranks() const {
 }
 
 std::string Engine::describe_wait() const {
-  return text("rank ", rank_, " of communicator \"", options_.name, "\" in ", blocked_.request.to_string());
+  return text("rank ", rank_, " of communicator \"", options_.name, "\" in ", blocked_.request.to_string(),
+              blocked_.label.empty() ? "" : text(" (", blocked_.label, ")"));
 }
 
 /// Fails when a rank that is needed cannot come any more. Where ranks left because another one died, names that one.
@@ -212,9 +219,10 @@ void Engine::throw_if_lost() {
   const RankControl& control = segment_->control(lost);
   const bool processes = segment_->scope() == FutexScope::kProcesses;
   const std::string who = processes ? text("rank ", lost, " (pid ", control.pid.load(), ")") : text("rank ", lost);
-  std::string message = control.dead.load() != 0 ? text(who, " died; ", describe_wait(), " was waiting for it")
-                                                 : text(who, " has left the communicator (it last began operation #",
-                                                        control.entered.load(), "); ", describe_wait(), " needs it");
+  const std::string seen = last_seen(lost, segment_->flights(lost).host, 0);
+  std::string message = control.dead.load() != 0
+                            ? text(who, " died; ", describe_wait(), " was waiting for it (", seen, ")")
+                            : text(who, " has left the communicator; ", describe_wait(), " needs it (", seen, ")");
   if (processes) std::this_thread::sleep_for(kFirstFailureLead);
   fail(std::make_exception_ptr(CommError(
       message, control.dead.load() != 0 ? text("look at the output of rank ", lost, ": it failed first")
@@ -225,9 +233,8 @@ void Engine::fail_timeout() {
   const std::vector<int> missing = missing_ranks();
   std::vector<std::string> seen;
   for (const int rank : missing) {
-    const std::uint64_t entered = segment_->control(rank).entered.load(std::memory_order_relaxed);
-    seen.push_back(entered == 0 ? text("rank ", rank, " has begun none")
-                                : text("rank ", rank, " last began operation #", entered));
+    const bool is_process = segment_->scope() == FutexScope::kProcesses;
+    seen.push_back(last_seen(rank, segment_->flights(rank).host, is_process ? segment_->control(rank).pid.load() : 0));
   }
   fail(std::make_exception_ptr(TimeoutError(text(describe_wait(), ": ", rank_list(missing), " did not come within ",
                                                  format_duration(options_.timeout), " (", join(seen, ", "), ")"),
@@ -243,13 +250,16 @@ void Engine::fail(std::exception_ptr failure) {
 }
 
 void Engine::verify(const Operation& operation, std::uint64_t piece) {
+  const auto& mine = operation.request;
   bool same = true;
-  for (int rank = 0; rank < size_; ++rank) same = same && segment_->request(rank, piece) == operation.request;
+  for (int rank = 0; rank < size_; ++rank) same = same && segment_->request(rank, piece) == mine;
   if (same) return;
   std::string message = text("the ranks of communicator \"", options_.name,
                              "\" ask for different collectives (seen by rank ", rank_, ")");
   for (int rank = 0; rank < size_; ++rank) {
-    message += text("\n  rank ", rank, ": ", segment_->request(rank, piece).to_string());
+    const Request& theirs = segment_->request(rank, piece);
+    message +=
+        text("\n  rank ", rank, ": ", theirs.to_string(), label_words(theirs.label, mine.label, operation.label));
   }
   fail(std::make_exception_ptr(CommError(
       message, "every rank must make the same calls in the same order with the same counts, types and operations")));

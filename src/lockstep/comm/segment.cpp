@@ -3,12 +3,11 @@
 #include <memory>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
 
 namespace lockstep::comm {
 namespace {
 
-constexpr std::uint64_t kVersion = 0x4c4f434b53544501;  // "LOCKSTE" and the layout's number
+constexpr std::uint64_t kVersion = 0x4c4f434b53544502;  // "LOCKSTE" and the layout's number
 constexpr std::size_t kPage = 4096;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) {
@@ -18,26 +17,17 @@ constexpr std::size_t round_up(std::size_t value, std::size_t unit) {
 std::size_t controls_bytes(int num_ranks) {
   return round_up(static_cast<std::size_t>(num_ranks) * sizeof(RankControl), kPage);
 }
+std::size_t flights_bytes(int num_ranks) {
+  return round_up(static_cast<std::size_t>(num_ranks) * sizeof(RankFlights), kPage);
+}
 std::size_t requests_bytes(int num_ranks) {
   return round_up(static_cast<std::size_t>(num_ranks) * Segment::kNumSlots * 64, kPage);
 }
 
 }  // namespace
 
-std::string Request::to_string() const {
-  static constexpr const char* kKinds[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"};
-  static constexpr const char* kOps[] = {"sum", "min", "max"};
-  std::string out = text("operation #", sequence, ": ", kKinds[static_cast<int>(kind)]);
-  if (kind == Kind::kBarrier) return out;
-  if (kind == Kind::kAllReduce || kind == Kind::kReduceScatter) out += text("(", kOps[op], ")");
-  if (kind == Kind::kBroadcast) out += text("(root ", root, ")");
-  out += text(" of ", count, " ", name(static_cast<Dtype>(dtype)));
-  if (kind == Kind::kReduceScatter || kind == Kind::kAllGather) out += " a rank";
-  return out;
-}
-
 std::size_t Segment::size_bytes(int num_ranks) {
-  return kPage + controls_bytes(num_ranks) + requests_bytes(num_ranks) +
+  return kPage + controls_bytes(num_ranks) + flights_bytes(num_ranks) + requests_bytes(num_ranks) +
          static_cast<std::size_t>(num_ranks) * kNumSlots * kSlotBytes;
 }
 
@@ -47,6 +37,8 @@ Segment::Segment(MappedMemory memory, int num_ranks, FutexScope scope)
   std::byte* place = memory_.data() + kPage;
   controls_ = reinterpret_cast<RankControl*>(place);
   place += controls_bytes(num_ranks);
+  flights_ = reinterpret_cast<RankFlights*>(place);
+  place += flights_bytes(num_ranks);
   requests_ = reinterpret_cast<PaddedRequest*>(place);
   slots_ = place + requests_bytes(num_ranks);
 }
@@ -55,7 +47,10 @@ Segment Segment::create(MappedMemory memory, int num_ranks, const Nonce& nonce, 
   LOCKSTEP_CHECK(memory.size_bytes() >= size_bytes(num_ranks));
   Segment segment(std::move(memory), num_ranks, scope);
   std::construct_at(segment.header(), Header{kVersion, nonce, num_ranks});
-  for (int rank = 0; rank < num_ranks; ++rank) std::construct_at(segment.controls_ + rank);
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    std::construct_at(segment.controls_ + rank);
+    std::construct_at(segment.flights_ + rank);
+  }
   return segment;
 }
 

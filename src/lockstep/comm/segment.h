@@ -7,26 +7,10 @@
 #include <string>
 
 #include "lockstep/base/file.h"
-#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/flight_page.h"
 #include "lockstep/comm/futex.h"
 
 namespace lockstep::comm {
-
-enum class Kind : std::uint8_t { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kBarrier };
-
-/// What one rank asked for in one collective. Ranks compare theirs before any data is used.
-struct Request {
-  std::uint64_t sequence = 0;  ///< 1 for the first collective of a communicator
-  std::uint64_t count = 0;     ///< elements: of the buffer, or of one part for reduce_scatter and all_gather
-  std::int32_t root = 0;
-  Kind kind = Kind::kBarrier;
-  std::uint8_t dtype = 0;
-  std::uint8_t op = 0;
-
-  bool operator==(const Request&) const = default;
-  /// "operation #7: all_reduce(max) of 100 f32".
-  std::string to_string() const;
-};
 
 using Nonce = std::array<std::uint8_t, 16>;
 
@@ -36,17 +20,22 @@ struct RankControl {
   alignas(64) std::atomic<std::uint64_t> posted{0};
   alignas(64) std::atomic<std::uint64_t> reduced{0};
   alignas(64) std::atomic<std::uint64_t> done{0};
-  alignas(64) std::atomic<std::uint32_t> bell{0};     ///< futex word on which this rank sleeps
-  std::atomic<std::uint32_t> waiting_for{0};          ///< 1 + the rank whose counters it sleeps for; 0 when awake
-  alignas(64) std::atomic<std::uint64_t> entered{0};  ///< collectives begun, for errors only
-  std::atomic<std::uint32_t> left{0};  ///< the rank will post nothing more: it ended in order, or it failed
-  std::atomic<std::uint32_t> dead{0};  ///< the rank's process ended without leaving
+  alignas(64) std::atomic<std::uint32_t> bell{0};  ///< futex word on which this rank sleeps
+  std::atomic<std::uint32_t> waiting_for{0};       ///< 1 + the rank whose counters it sleeps for; 0 when awake
+  alignas(64) std::atomic<std::uint32_t> left{0};  ///< the rank will post nothing more: it ended, or it failed
+  std::atomic<std::uint32_t> dead{0};              ///< the rank's process ended without leaving
   std::atomic<std::int32_t> pid{0};
 };
 
-/// The memory that the ranks of one communicator share: a control block for each rank, and for each rank `kNumSlots`
-/// staging slots with the request that each belongs to. Piece q of the communicator's life uses slot q % kNumSlots.
-/// Pages are touched on first use only.
+/// Flight recorders of a rank: for collectives over this memory, and for those over its devices.
+struct alignas(64) RankFlights {
+  FlightPage host;
+  FlightPage device;
+};
+
+/// The memory that the ranks of one communicator share: a control block and flight recorders for each rank, and for
+/// each rank `kNumSlots` staging slots with the request that each belongs to. Piece q of the communicator's life uses
+/// slot q % kNumSlots. Pages are touched on first use only.
 class Segment {
  public:
   static constexpr std::uint64_t kNumSlots = 8;
@@ -63,6 +52,7 @@ class Segment {
   int num_ranks() const noexcept { return num_ranks_; }
   FutexScope scope() const noexcept { return scope_; }
   RankControl& control(int rank) const { return controls_[rank]; }
+  RankFlights& flights(int rank) const { return flights_[rank]; }
   Request& request(int rank, std::uint64_t piece) const { return requests_[slot_index(rank, piece)].request; }
   std::byte* slot(int rank, std::uint64_t piece) const { return slots_ + slot_index(rank, piece) * kSlotBytes; }
 
@@ -85,6 +75,7 @@ class Segment {
   int num_ranks_ = 0;
   FutexScope scope_ = FutexScope::kProcesses;
   RankControl* controls_ = nullptr;
+  RankFlights* flights_ = nullptr;
   PaddedRequest* requests_ = nullptr;
   std::byte* slots_ = nullptr;
 };

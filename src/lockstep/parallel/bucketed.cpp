@@ -51,7 +51,19 @@ void BucketedStrategy::set_plan(const std::vector<int>& order) {
                         .num_shards = num_shards_});
   arena_->apply(plan_.layout);
   readiness_->watch(plan_, on_gradient(), [this](int bucket) { send_bucket(bucket); });
+  labels_ = bucket_labels();
   on_layout();
+}
+
+std::vector<std::string> BucketedStrategy::bucket_labels() const {
+  std::vector<std::string> labels;
+  for (const auto& bucket : plan_.buckets) {
+    const auto name = [&](int segment) { return arena_->segments()[static_cast<std::size_t>(segment)].name; };
+    std::string parameters = name(bucket.segments.front());
+    if (bucket.segments.size() > 1) parameters += text(" to ", name(bucket.segments.back()));
+    labels.push_back(text("gradients, bucket ", labels.size() + 1, " of ", plan_.buckets.size(), ": ", parameters));
+  }
+  return labels;
 }
 
 void BucketedStrategy::fix_layout(const std::vector<std::string>& names) {
@@ -132,7 +144,9 @@ void BucketedStrategy::send_bucket(int index) {
     works_.erase(works_.begin());
   }
   const Bucket& bucket = plan_.buckets[static_cast<std::size_t>(index)];
+  communicator_.label(labels_[static_cast<std::size_t>(index)]);
   works_.push_back(send(bucket, index, with_tail));
+  communicator_.label({});
   communicator_.progress();
   const auto& values = arena_->buffers()[static_cast<std::size_t>(bucket.buffer)].values;
   statistics_.bytes += (bucket.end - bucket.begin) * static_cast<std::int64_t>(values.element_size());
@@ -141,7 +155,9 @@ void BucketedStrategy::send_bucket(int index) {
 
 void BucketedStrategy::send_tail() {
   write_tail();
+  communicator_.label("the step's sums");
   works_.push_back(communicator_.all_reduce(buffer_of(arena_->tail()), comm::ReduceOp::kSum));
+  communicator_.label({});
 }
 
 void BucketedStrategy::wait_for_exchange() {
@@ -151,9 +167,7 @@ void BucketedStrategy::wait_for_exchange() {
 
 // Called when backward is over or all its gradients are there, so the flags are those of the whole step.
 void BucketedStrategy::write_tail() {
-  // On the CPU these are plain stores into the arena.
-  const auto& own = arena_->tail();
-  const auto tail = own.is_cpu() ? own : at::zeros(own.sizes(), own.options().device(at::kCPU));
+  const auto& tail = arena_->tail();
   AT_DISPATCH_FLOATING_TYPES(tail.scalar_type(), "tail", [&] {
     auto* values = tail.mutable_data_ptr<scalar_t>();
     values[kCount] = static_cast<scalar_t>(local_.count);
@@ -167,11 +181,10 @@ void BucketedStrategy::write_tail() {
       values[optim::ParameterArena::kNumSums + i] = static_cast<scalar_t>(readiness_->was_used(static_cast<int>(i)));
     }
   });
-  if (!own.is_cpu()) own.copy_(tail);
 }
 
 StepSums BucketedStrategy::read_tail() {
-  const at::Tensor tail = arena_->tail().to(at::kCPU);
+  const auto& tail = arena_->tail();
   StepSums sums;
   std::vector<double> flags;
   std::pair<double, double> scales;

@@ -53,6 +53,7 @@ class BucketedStrategy : public Strategy {
 
  private:
   void set_plan(const std::vector<int>& order);
+  std::vector<std::string> bucket_labels() const;
   std::vector<int> agree_on_order();
   void send_bucket(int index);
   void send_tail();
@@ -68,6 +69,7 @@ class BucketedStrategy : public Strategy {
   optim::ParameterArena* arena_ = nullptr;
   std::vector<optim::NamedTensor> buffers_;
   BucketPlan plan_;
+  std::vector<std::string> labels_;  // of the buckets, for errors
   std::unique_ptr<GradientReadiness> readiness_;
   std::vector<comm::Work> works_;
   StepSums local_;

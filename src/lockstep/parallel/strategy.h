@@ -129,7 +129,8 @@ struct DdpOptions {
 /// borrowed.
 std::unique_ptr<Strategy> make_ddp(comm::Communicator& communicator, const DdpOptions& options);
 
-/// A tensor's memory as a communicator sees it. Must be contiguous and on the CPU. Throws ConfigError for other types.
+/// A tensor's memory as a communicator sees it. Must be contiguous, on the CPU or a GPU. Throws ConfigError for other
+/// types.
 comm::Buffer buffer_of(const at::Tensor& tensor);
 comm::ConstBuffer const_buffer_of(const at::Tensor& tensor);
 

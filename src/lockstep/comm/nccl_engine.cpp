@@ -1,0 +1,242 @@
+#include "lockstep/comm/nccl_engine.h"
+
+#include <array>
+#include <cstring>
+#include <future>
+#include <span>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/base/units.h"
+#include "lockstep/host/process.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr unsigned kNonBlockingStream = 1;  // cudaStreamNonBlocking: not ordered with the legacy default stream
+constexpr unsigned kEventWithoutTimes = 2;  // cudaEventDisableTiming
+
+int nccl_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kU8:
+      return 1;
+    case Dtype::kI32:
+      return 2;
+    case Dtype::kI64:
+      return 4;
+    case Dtype::kF16:
+      return 6;
+    case Dtype::kF32:
+      return 7;
+    case Dtype::kF64:
+      return 8;
+    case Dtype::kBF16:
+      return 9;
+  }
+  LOCKSTEP_CHECK(!"dtype out of range");
+}
+
+int nccl_op(ReduceOp op) {
+  return op == ReduceOp::kSum ? 0 : op == ReduceOp::kMax ? 2 : 3;
+}
+
+/// What the helper thread of meet() fills; it may outlive the engine.
+struct Connection {
+  DeviceApi api;
+  int device = 0;
+  int size = 1;
+  int rank = 0;
+  NcclId id;
+  void* nccl = nullptr;
+  std::string failure;
+  std::promise<void> done;
+
+  bool succeeded(int code, const char* what) {
+    if (code == 0) return true;
+    failure = text(what, ": ", api.nccl.error_text(code));
+    if (const char* last = api.nccl.last_error(nccl); last != nullptr && *last != '\0')
+      failure += text(" (", last, ")");
+    return false;
+  }
+  void run() {
+    if (const int code = api.cuda.set_device(device); code != 0) {
+      failure = text("cudaSetDevice(", device, "): ", api.cuda.error_text(code));
+    } else {
+      succeeded(api.nccl.init_rank(&nccl, size, id, rank), "ncclCommInitRank");
+    }
+    done.set_value();
+  }
+};
+
+}  // namespace
+
+CudaEvent::CudaEvent(const CudaApi& cuda) : cuda_(cuda) {
+  if (const int code = cuda.event_create(&handle_, kEventWithoutTimes); code != 0) {
+    throw CommError(text("cudaEventCreate: ", cuda.error_text(code)));
+  }
+}
+
+NcclEngine::NcclEngine(Communicator& host, NcclOptions options, const DeviceApi& api)
+    : api_(api), options_(std::move(options)), rank_(host.rank()), size_(host.size()) {
+  for (int rank = 0; rank < size_; ++rank) {
+    const RankLink link = host.link(rank);
+    peers_.push_back({link.page, link.pid, link.pid != 0 && rank != rank_ ? host::open_process(link.pid) : UniqueFd()});
+  }
+  must(api_.cuda.set_device(options_.device), "cudaSetDevice");
+  check_devices_differ(host);
+  if (auto* page = peers_[static_cast<std::size_t>(rank_)].page) page->reset();
+  meet(host);
+  int least = 0, greatest = 0;
+  must(api_.cuda.stream_priority_range(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  // Ahead of the kernels of backward, so that a bucket does not wait for the whole of it.
+  must(api_.cuda.stream_create(&stream_, kNonBlockingStream, greatest), "cudaStreamCreateWithPriority");
+  input_ready_ = std::make_unique<CudaEvent>(api_.cuda);
+  watcher_ = std::thread([this] { watch(); });
+}
+
+// NCCL itself would say "invalid usage", or hang.
+void NcclEngine::check_devices_differ(Communicator& host) {
+  using BusId = std::array<char, 64>;
+  BusId own{};
+  must(api_.cuda.device_pci_bus_id(own.data(), static_cast<int>(own.size()), options_.device), "cudaDeviceGetPCIBusId");
+  std::vector<BusId> all(static_cast<std::size_t>(size_));
+  host.all_gather({own.data(), own.size(), Dtype::kU8}, {all.data(), own.size() * all.size(), Dtype::kU8}).wait();
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    for (std::size_t s = r + 1; s < all.size(); ++s) {
+      if (all[r] != all[s]) continue;
+      throw ConfigError(text("ranks ", r, " and ", s, " are both on the GPU at ", all[r].data(),
+                             ": every rank needs a GPU of its own"),
+                        "start as many ranks as there are GPUs, and take the device from LOCAL_RANK");
+    }
+  }
+}
+
+// Blocking start-up in a helper thread: a wait that NCCL does not bound is bounded here.
+void NcclEngine::meet(Communicator& host) {
+  auto connection = std::make_shared<Connection>();
+  connection->api = api_;
+  connection->device = options_.device;
+  connection->size = size_;
+  connection->rank = rank_;
+  if (rank_ == 0) must(api_.nccl.unique_id(&connection->id), "ncclGetUniqueId");
+  host.broadcast({connection->id.bytes, sizeof(connection->id.bytes), Dtype::kU8}, 0).wait();
+  auto done = connection->done.get_future();
+  std::thread helper([connection] { connection->run(); });
+  if (done.wait_for(options_.limits.rendezvous_timeout) != std::future_status::ready) {
+    helper.detach();
+    throw TimeoutError(text("rank ", rank_, ": NCCL did not connect the ", size_, " GPUs within ",
+                            format_duration(options_.limits.rendezvous_timeout)),
+                       "NCCL_DEBUG=INFO shows what it waits for; with NCCL_P2P_DISABLE=1 it goes round faulty "
+                       "peer-to-peer access");
+  }
+  helper.join();
+  if (!connection->failure.empty()) {
+    throw CommError(text("rank ", rank_, " on GPU ", options_.device, ": ", connection->failure),
+                    "NCCL_DEBUG=INFO shows more; `lockstep doctor` looks at this machine");
+  }
+  nccl_ = connection->nccl;
+}
+
+NcclEngine::~NcclEngine() {
+  // A rank may leave once its own collectives are done; while the watcher runs, their end is bounded.
+  std::unique_lock lock(mutex_);
+  while (!flights_.empty() && !failure_ && std::uncaught_exceptions() == 0) {
+    wake_watcher_.notify_all();
+    wake_watcher_.wait_for(lock, std::chrono::milliseconds(1));
+  }
+  const bool in_order = flights_.empty() && !failure_;
+  stopping_ = true;
+  wake_watcher_.notify_all();
+  lock.unlock();
+  watcher_.join();
+  if (auto* page = peers_[static_cast<std::size_t>(rank_)].page; page != nullptr && !has_failed_) {
+    page->set_state(in_order ? FlightPage::State::kLeft : FlightPage::State::kFailed);
+  }
+  if (in_order) {
+    api_.nccl.destroy(nccl_);
+  } else if (!has_failed_) {
+    api_.nccl.abort(nccl_);
+  }
+  api_.cuda.stream_destroy(stream_);
+}
+
+void NcclEngine::must(int cuda_code, std::string_view what) const {
+  if (cuda_code == 0) return;
+  throw CommError(text("rank ", rank_, " on GPU ", options_.device, ": ", what, ": ", api_.cuda.error_text(cuda_code)));
+}
+
+std::shared_ptr<CudaEvent> NcclEngine::take_event() {
+  for (const auto& event : events_) {
+    if (event.use_count() == 1) return event;
+  }
+  return events_.emplace_back(std::make_shared<CudaEvent>(api_.cuda));
+}
+
+int NcclEngine::call_nccl(const Request& request, const Operands& operands) const {
+  const auto& nccl = api_.nccl;
+  const auto [input, output] = operands;
+  const int type = nccl_type(static_cast<Dtype>(request.dtype));
+  const int op = nccl_op(static_cast<ReduceOp>(request.op));
+  switch (request.kind) {
+    case Kind::kAllReduce:
+      return nccl.all_reduce(input, output, request.count, type, op, nccl_, stream_);
+    case Kind::kReduceScatter:
+      return nccl.reduce_scatter(input, output, request.count, type, op, nccl_, stream_);
+    case Kind::kAllGather:
+      return nccl.all_gather(input, output, request.count, type, nccl_, stream_);
+    case Kind::kBroadcast:
+      return nccl.broadcast(input, output, request.count, type, request.root, nccl_, stream_);
+    case Kind::kBarrier:
+      break;
+  }
+  LOCKSTEP_CHECK(!"a barrier goes through the host");
+}
+
+std::shared_ptr<CudaEvent> NcclEngine::start(Request request, std::string_view label, const Operands& operands) {
+  check();
+  request.sequence = ++sequence_;
+  request.label = label_hash(label);
+  must(api_.cuda.event_record(input_ready_->handle(), options_.current_stream()), "cudaEventRecord");
+  must(api_.cuda.stream_wait_event(stream_, input_ready_->handle(), 0), "cudaStreamWaitEvent");
+  // The watcher, too, drops events: it does so under the mutex.
+  std::unique_lock lock(mutex_);
+  auto done = take_event();
+  if (!label.empty()) labels_.try_emplace(request.label, label);
+  lock.unlock();
+  if (auto* page = peers_[static_cast<std::size_t>(rank_)].page) page->begin(request);
+  if (const int code = call_nccl(request, operands); code != 0 && code != NcclApi::kInProgress) {
+    check();  // the watcher aborted it meanwhile, and knows why
+    const char* last = api_.nccl.last_error(nccl_);
+    fail(std::make_exception_ptr(
+             CommError(text("rank ", rank_, " in ", request.to_string(), ": NCCL: ", api_.nccl.error_text(code),
+                            last != nullptr && *last != '\0' ? text(" (", last, ")") : ""),
+                       "NCCL_DEBUG=WARN shows more")),
+         FlightPage::State::kFailed);
+    check();
+  }
+  must(api_.cuda.event_record(done->handle(), stream_), "cudaEventRecord");
+  lock.lock();
+  flights_.push_back({request, done, Clock::now()});
+  return done;
+}
+
+bool NcclEngine::is_finished(const CudaEvent& event) {
+  check();
+  const int code = api_.cuda.event_query(event.handle());
+  if (code != CudaApi::kNotReady) must(code, "cudaEventQuery");
+  return code == 0;
+}
+
+void NcclEngine::wait(const CudaEvent& event) {
+  check();
+  must(api_.cuda.stream_wait_event(options_.current_stream(), event.handle(), 0), "cudaStreamWaitEvent");
+}
+
+void NcclEngine::check() {
+  if (!has_failed_.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(mutex_);
+  std::rethrow_exception(failure_);
+}
+
+}  // namespace lockstep::comm
