@@ -21,6 +21,7 @@
 #include "lockstep/config/help.h"
 #include "lockstep/config/program_flags.h"
 #include "lockstep/launch/launcher.h"
+#include "lockstep/parallel/device_communicator.h"
 #include "lockstep/train/device.h"
 
 namespace lockstep {
@@ -114,10 +115,13 @@ void run_body(api::RankContext& context, const std::function<void(Session&)>& bo
   context.enter_collective();
 }
 
-api::RankContext make_context(const ProgramOptions& options, const World& world, const api::StopSignals& signals) {
+api::RankContext make_context(const ProgramOptions& options, const World& world, const api::StopSignals& signals,
+                              comm::Communicator& host) {
   api::RankContext context;
   context.world = world;
-  context.device = train::prepare_device(options.device, world.local_rank, world.size);
+  context.device = train::prepare_device(options.device, world.local_rank, world.local_size);
+  context.device_communicator = parallel::make_device_communicator(host, context.device);
+  context.communicator = context.device_communicator ? context.device_communicator.get() : &host;
   context.seed = options.seed;
   context.arguments = options.rest;
   context.stop_signal = &signals.signal();
@@ -147,8 +151,7 @@ int run_ranks(const ProgramOptions& options, World world, const std::function<vo
       World thread_world = world;
       thread_world.rank = thread_world.local_rank = rank;
       thread_world.size = thread_world.local_size = options.nproc;
-      auto context = make_context(options, thread_world, signals);
-      context.communicator = &communicator;
+      auto context = make_context(options, thread_world, signals, communicator);
       context.start_turn = &turn;
       run_body(context, body);
     });
@@ -156,8 +159,7 @@ int run_ranks(const ProgramOptions& options, World world, const std::function<vo
   }
   auto job = c10d::connect_job(world, {});
   const api::StopSignals signals;
-  auto context = make_context(options, world, signals);
-  context.communicator = job.communicator.get();
+  auto context = make_context(options, world, signals, *job.communicator);
   check_same_seed(*job.communicator, options.seed);
   run_body(context, body);
   return signals.signal();

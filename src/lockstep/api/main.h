@@ -17,7 +17,7 @@ struct MainOptions {
 /// Takes these from the command line:
 ///   --nproc N           start N ranks on this host (default 1); refused under a launcher, which has done that already
 ///   --strategy NAME     ddp (a process a rank, the default) or dp (one process, a thread a rank)
-///   --device auto|cpu|cuda   default auto: cuda when one rank runs and a usable GPU is there, else cpu
+///   --device auto|cpu|cuda   default auto: cuda when every rank of this host can have a GPU, else cpu
 ///   --seed N            default 0
 ///   --help              lists them
 /// With `dp` the body runs in N threads at once: what it captures by reference is shared between them.

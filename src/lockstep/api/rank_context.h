@@ -38,8 +38,9 @@ class RankContext {
   std::uint64_t seed = 0;
   std::vector<std::string> arguments;
   comm::Communicator* communicator = nullptr;
-  const std::atomic<int>* stop_signal = nullptr;  ///< the signal that asked for a stop, 0 before
-  StartTurn* start_turn = nullptr;                ///< null unless ranks are threads
+  std::unique_ptr<comm::Communicator> device_communicator;  ///< null on the CPU; else `communicator` is this one
+  const std::atomic<int>* stop_signal = nullptr;            ///< the signal that asked for a stop, 0 before
+  StartTurn* start_turn = nullptr;                          ///< null unless ranks are threads
   bool is_engine_stopped = false;
 
   /// Before the first collective of this rank.

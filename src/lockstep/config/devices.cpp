@@ -7,8 +7,6 @@ namespace lockstep::config {
 
 namespace {
 
-constexpr std::string_view kNeedsNccl = "training on several GPUs needs NCCL, which is not in this version";
-
 std::string gpus(int count) {
   return text(count, count == 1 ? " GPU" : " GPUs");
 }
@@ -44,10 +42,10 @@ class Chooser {
     if (device_ == "cuda" || !listed_.empty()) return on_cuda();
     if (device_ == "cpu") return on_cpu("");
     if (machine_.gpus_visible == 0) return on_cpu(text("no usable GPU: ", machine_.why_no_gpu));
-    if (nproc_.value_or(1) > 1) {
-      DeviceChoice choice = on_cpu(std::string(kNeedsNccl));
-      choice.notes.push_back(
-          text("--nproc ", *nproc_, " trains on the CPU although ", visible_text(machine_), ": ", kNeedsNccl));
+    if (nproc_.value_or(1) > machine_.gpus_visible) {
+      DeviceChoice choice = on_cpu(text("--nproc ", *nproc_, " is more than the GPUs: ", visible_text(machine_)));
+      choice.notes.push_back(text("--nproc ", *nproc_, " trains on the CPU, since ", visible_text(machine_),
+                                  " and every process needs one of its own"));
       return choice;
     }
     return on_cuda();
@@ -90,19 +88,12 @@ class Chooser {
     }
     DeviceChoice choice;
     choice.device = "cuda";
-    choice.nproc = nproc_.value_or(listed_.empty() ? 1 : static_cast<int>(listed_.size()));
-    if (choice.nproc > 1) {
-      throw ConfigError(text("--device cuda with ", choice.nproc, " devices: ", kNeedsNccl),
-                        "--nproc 1 trains on one GPU, --device cpu with several processes on the CPU");
-    }
+    const bool all = !defaults_.one_device_only && (values_.given("nproc") || defaults_.cpu_default > 1);
+    const int by_default = all ? machine_.gpus_visible : 1;
+    choice.nproc = nproc_.value_or(listed_.empty() ? by_default : static_cast<int>(listed_.size()));
     if (device_ == "auto") choice.reason = text(visible_text(machine_));
     choice.devices = listed_;
-    if (listed_.empty()) choice.devices = {0};
-    const bool wanted_all = !nproc_ && !defaults_.one_device_only && listed_.empty() &&
-                            (values_.given("nproc") || defaults_.cpu_default > 1);
-    if (wanted_all && machine_.gpus_visible > 1) {
-      choice.notes.push_back(text("one GPU is used although ", visible_text(machine_), ": ", kNeedsNccl));
-    }
+    for (int index = 0; listed_.empty() && index < choice.nproc; ++index) choice.devices.push_back(index);
     return choice;
   }
 

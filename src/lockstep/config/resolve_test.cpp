@@ -62,13 +62,18 @@ TEST(Resolve, SeveralProcessesMakeTheStrategyDdp) {
               StartsWith("--strategy single trains on one device, but --nproc is 4"));
 }
 
-TEST(Resolve, AutoTakesTheGpuForOneDeviceAndTheCpuForSeveral) {
+TEST(Resolve, AutoTakesGpusWhileThereAreEnough) {
   EXPECT_EQ(train({}, kFourGpus).plan.device, "cuda");
   EXPECT_THAT(train({}, kFourGpus).plan.devices, ElementsAre(0));
   EXPECT_EQ(train({"--device", "cpu"}, kFourGpus).plan.device, "cpu");
-  const TrainRequest several = train({"--nproc", "2"}, kFourGpus);
-  EXPECT_EQ(several.plan.device, "cpu");
-  EXPECT_THAT(several.notes, ElementsAre(HasSubstr("needs NCCL, which is not in this version")));
+  EXPECT_EQ(train({"--nproc", "2"}, kFourGpus).plan.device, "cuda");
+  EXPECT_THAT(train({"--nproc", "2"}, kFourGpus).plan.devices, ElementsAre(0, 1));
+  EXPECT_EQ(train({"--nproc", "2"}, kFourGpus).plan.strategy, "ddp");
+  EXPECT_THAT(train({"--nproc", "auto"}, kFourGpus).plan.devices, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(train({"--devices", "3,1"}, kFourGpus).plan.devices, ElementsAre(3, 1));
+  const TrainRequest too_many = train({"--nproc", "5"}, kFourGpus);
+  EXPECT_EQ(too_many.plan.device, "cpu");
+  EXPECT_THAT(too_many.notes, ElementsAre(HasSubstr("since 4 GPUs are visible")));
   EXPECT_EQ(train({}).plan.device_reason, "no usable GPU: no NVIDIA driver");
   EXPECT_THAT(train({"--devices", "2"}, kFourGpus).plan.devices, ElementsAre(2));
 }
@@ -77,9 +82,7 @@ TEST(Resolve, BR057_MoreProcessesThanVisibleGpusNamesBothNumbersAndTheVariable) 
   EXPECT_THAT(error_of({"--device", "cuda", "--nproc", "2"}, kOneGpu),
               StartsWith("--nproc 2 with --device cuda, but only 1 GPU is visible (CUDA_VISIBLE_DEVICES=3, of 8 in the "
                          "machine)"));
-  EXPECT_THAT(error_of({"--device", "cuda", "--nproc", "2"}, kFourGpus),
-              HasSubstr("training on several GPUs needs NCCL, which is not in this version"));
-  EXPECT_THAT(error_of({"--devices", "0,1"}, kFourGpus), HasSubstr("needs NCCL"));
+  EXPECT_THAT(error_of({"--device", "cuda", "--nproc", "5"}, kFourGpus), HasSubstr("only 4 GPUs are visible"));
   EXPECT_THAT(error_of({"--devices", "4"}, kFourGpus), HasSubstr("there is no GPU 4: 4 GPUs are visible"));
   EXPECT_THAT(error_of({"--devices", "1", "--nproc", "2"}, kFourGpus),
               StartsWith("--devices names 1 GPU but --nproc is 2"));
@@ -106,12 +109,12 @@ TEST(Resolve, CompareRunsAllRowsOnTheSameKindOfDevice) {
   EXPECT_EQ(rows[1].plan.nproc, 2);
   EXPECT_EQ(rows[2].plan.nproc, 2);
   const auto on_gpu = resolve_compare(parse_flags(command_spec("compare"), {}), kFourGpus);
-  for (const auto& row : on_gpu) {
-    EXPECT_EQ(row.plan.device, "cuda");
-    EXPECT_EQ(row.plan.nproc, 1);
-  }
-  EXPECT_THAT(on_gpu[0].notes, ElementsAre(HasSubstr("needs NCCL")));
-  for (const auto& row : resolve_compare(parse_flags(command_spec("compare"), {"--nproc", "2"}), kFourGpus)) {
+  for (const auto& row : on_gpu) EXPECT_EQ(row.plan.device, "cuda");
+  EXPECT_EQ(on_gpu[0].plan.nproc, 1);
+  EXPECT_THAT(on_gpu[0].plan.devices, ElementsAre(0));
+  EXPECT_EQ(on_gpu[1].plan.nproc, 4);
+  EXPECT_EQ(on_gpu[2].plan.nproc, 4);
+  for (const auto& row : resolve_compare(parse_flags(command_spec("compare"), {"--nproc", "5"}), kFourGpus)) {
     EXPECT_EQ(row.plan.device, "cpu");
   }
 }

@@ -84,15 +84,15 @@ void ParameterArena::allocate(const std::vector<std::int64_t>& numel) {
     buffer.values = at::zeros({numel[b]}, buffer.values.options());
     if (!holds_gradients()) continue;
     const auto type = buffer.values.scalar_type();
-    if (b == 0 && (type == at::kFloat || type == at::kDouble)) {
+    if (b == 0 && device().is_cpu() && (type == at::kFloat || type == at::kDouble)) {
       gradients_and_tail_ = at::zeros({numel[b] + tail_numel}, buffer.values.options());
       buffer.gradients = gradients_and_tail_.narrow(0, 0, numel[b]);
     } else {
       buffer.gradients = at::zeros({numel[b]}, buffer.values.options());
     }
   }
-  tail_ = tail_is_attached() ? gradients_and_tail_.narrow(0, numel[0], tail_numel)
-                             : at::zeros({tail_numel}, buffers_[0].values.options().dtype(at::kDouble));
+  tail_ =
+      tail_is_attached() ? gradients_and_tail_.narrow(0, numel[0], tail_numel) : at::zeros({tail_numel}, at::kDouble);
 
   at::NoGradGuard no_grad;
   for (auto& segment : segments_) {

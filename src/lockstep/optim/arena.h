@@ -44,7 +44,8 @@ struct ArenaLayout {
 /// Segments first lie in the reverse of the order given, which is about the order in which backward finishes them; the
 /// reducer may give them another layout once it has seen the real one. Each is padded with zeros to 64 bytes. The
 /// gradient buffer 0 ends with a tail that can travel with the last bucket: per-step sums, and one flag a parameter,
-/// that would otherwise need a collective of their own.
+/// that would otherwise need a collective of their own. Of a CUDA arena the tail lies apart, in host memory: what is in
+/// it the host knows, and reading it must not wait for the device.
 ///
 /// The arena replaces the parameters' storage (`set_data`) and sets their `.grad`; from then on `to(dtype)`, a plain
 /// `zero_grad()` (which sets grads to undefined) and assigning new tensors break the views: check_views() finds that.
@@ -70,7 +71,7 @@ class ParameterArena {
   bool holds_gradients() const noexcept { return gradients_held_ == Gradients::kHeld; }
   at::Device device() const { return buffers_.front().values.device(); }
 
-  /// [kNumSums + number of segments], float or double, on the arena's device.
+  /// [kNumSums + number of segments], float or double, on the CPU.
   at::Tensor& tail() noexcept { return tail_; }
   /// Whether the tail lies right behind buffer 0's gradients, so that one span holds both.
   bool tail_is_attached() const noexcept { return gradients_and_tail_.defined(); }

@@ -8,7 +8,7 @@
 namespace lockstep::parallel {
 
 comm::Buffer buffer_of(const at::Tensor& tensor) {
-  LOCKSTEP_CHECK(tensor.is_contiguous() && tensor.device().is_cpu());
+  LOCKSTEP_CHECK(tensor.is_contiguous() && (tensor.is_cpu() || tensor.is_cuda()));
   const auto dtype = [&] {
     switch (tensor.scalar_type()) {
       case at::kDouble:
@@ -31,12 +31,12 @@ comm::Buffer buffer_of(const at::Tensor& tensor) {
         throw ConfigError(text("tensors of type ", c10::toString(tensor.scalar_type()), " cannot be exchanged"));
     }
   }();
-  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype};
+  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype,
+          tensor.is_cuda() ? comm::Memory::kDevice : comm::Memory::kHost};
 }
 
 comm::ConstBuffer const_buffer_of(const at::Tensor& tensor) {
-  const auto buffer = buffer_of(tensor);
-  return {buffer.data, buffer.count, buffer.dtype};
+  return buffer_of(tensor);
 }
 
 namespace {

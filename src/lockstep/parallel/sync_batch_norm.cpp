@@ -51,24 +51,27 @@ Statistics statistics_over_ranks(const at::Tensor& x, comm::Communicator& commun
   const auto channels = x.size(1);
   const auto dimensions = all_but_channels(x);
   const auto count = static_cast<double>(values_per_channel(x));
-  auto mine = at::zeros({2 * channels + 1}, x.options());
+  // Counts travel between the hosts: reading them from the device would wait for it.
+  Statistics merged;
+  std::vector<double> counts_of_ranks(static_cast<std::size_t>(communicator.size()));
+  communicator
+      .all_gather({&count, 1, comm::Dtype::kF64}, {counts_of_ranks.data(), counts_of_ranks.size(), comm::Dtype::kF64})
+      .wait();
+  for (const double of_rank : counts_of_ranks) merged.count += of_rank;
+  auto mine = at::zeros({2 * channels}, x.options());
   if (count > 0) {
     const auto mean = x.mean(dimensions);
     mine.narrow(0, 0, channels).copy_(mean);
     mine.narrow(0, channels, channels).copy_((x - by_channel(mean, x)).square().sum(dimensions));
-    mine[2 * channels].fill_(count);
   }
-  auto all = at::empty({communicator.size(), 2 * channels + 1}, x.options());
+  auto all = at::empty({communicator.size(), 2 * channels}, x.options());
   communicator.all_gather(const_buffer_of(mine), buffer_of(all)).wait();
 
-  const auto counts = all.select(1, 2 * channels).unsqueeze(1);
+  const auto counts = at::tensor(counts_of_ranks, at::kDouble).to(x.options(), /*non_blocking=*/true).unsqueeze(1);
   const auto means = all.narrow(1, 0, channels);
-  const auto total = counts.sum();
-  Statistics merged;
-  merged.count = total.item<double>();
-  merged.mean = (means * counts).sum(0) / total;
+  merged.mean = (means * counts).sum(0) / merged.count;
   const auto between = ((means - merged.mean).square() * counts).sum(0);
-  merged.variance = (all.narrow(1, channels, channels).sum(0) + between) / total;
+  merged.variance = (all.narrow(1, channels, channels).sum(0) + between) / merged.count;
   return merged;
 }
 

@@ -7,6 +7,7 @@
 #include <typeinfo>
 
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
@@ -55,22 +56,17 @@ std::string load_cuda() {
 
 namespace {
 
-bool has_visible_gpu() {
+int num_visible_gpus() {
   const auto environment = process_environment();
   const auto inventory = host::find_gpus(host::GpuSources::of_system(environment));
-  return !host::visible_devices(inventory, environment).gpus.empty();
+  return static_cast<int>(host::visible_devices(inventory, environment).gpus.size());
 }
 
 }  // namespace
 
-at::Device prepare_device(std::string_view name, int device_index, int world_size) {
+at::Device prepare_device(std::string_view name, int device_index, int ranks_on_host) {
   if (name == "cpu") return at::kCPU;
-  if (world_size > 1) {
-    if (name == "auto") return at::kCPU;
-    throw ConfigError(text("device cuda with ", world_size, " ranks needs NCCL, which is not in this version"),
-                      "train on one GPU, or on the CPU with --device cpu");
-  }
-  if (name == "auto" && !has_visible_gpu()) return at::kCPU;
+  if (name == "auto" && num_visible_gpus() < ranks_on_host) return at::kCPU;
   const std::string reason = load_cuda();
   if (!reason.empty()) {
     if (name == "auto") {
@@ -79,7 +75,15 @@ at::Device prepare_device(std::string_view name, int device_index, int world_siz
     }
     throw ConfigError(text("device cuda: ", reason), "`lockstep doctor` says more; --device cpu trains on the CPU");
   }
-  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index));
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index));
+  const c10::impl::VirtualGuardImpl cuda(at::kCUDA);
+  if (device_index >= cuda.deviceCount()) {
+    throw ConfigError(text("this rank is to use GPU ", device_index, ", and ", static_cast<int>(cuda.deviceCount()),
+                           " are visible, counted from 0"),
+                      "start as many ranks as there are GPUs; CUDA_VISIBLE_DEVICES says which are visible");
+  }
+  cuda.setDevice(device);
+  return device;
 }
 
 }  // namespace lockstep::train

@@ -8,11 +8,12 @@
 
 namespace lockstep::train {
 
-/// Turns "cpu", "cuda" or "auto" into this rank's device and makes it usable. `auto` takes CUDA for a single rank when
-/// a GPU is there, else the CPU. libtorch_cuda is loaded here, at run time, so that programs for the CPU start without
-/// it and no linker flag can drop it. Where `auto` sees a GPU and cannot use it, a warning says why. Throws ConfigError
-/// when CUDA was asked for and cannot be had, with the reason.
-at::Device prepare_device(std::string_view name, int device_index, int world_size);
+/// Turns "cpu", "cuda" or "auto" into this rank's device, makes it usable and makes it the calling thread's current
+/// one. `auto` takes CUDA when there is a GPU for each of the host's ranks, else the CPU. libtorch_cuda is loaded here,
+/// at run time, so that programs for the CPU start without it and no linker flag can drop it. Where `auto` sees a GPU
+/// and cannot use it, a warning says why. Throws ConfigError when CUDA was asked for and cannot be had, with the
+/// reason.
+at::Device prepare_device(std::string_view name, int device_index, int ranks_on_host);
 
 /// The CUDA part of the LibTorch in this process: libtorch_cuda.so beside the loaded libtorch_cpu.so, loaded or not.
 /// Empty when there is none: a LibTorch for the CPU only.

@@ -1,4 +1,5 @@
 #include "lockstep/train/trainer.h"
+#include "lockstep/parallel/device_communicator.h"
 
 #include <algorithm>
 #include <chrono>
@@ -44,8 +45,9 @@ class Trainer {
   explicit Trainer(TrainerInputs inputs)
       : inputs_(std::move(inputs)),
         plan_(inputs_.plan),
-        communicator_(*inputs_.communicator),
-        device_(prepare_device(plan_.device, device_index(plan_, inputs_.local_rank), communicator_.size())),
+        device_(prepare_device(plan_.device, device_index(plan_, inputs_.local_rank), inputs_.communicator->size())),
+        device_communicator_(parallel::make_device_communicator(*inputs_.communicator, device_)),
+        communicator_(device_communicator_ ? *device_communicator_ : *inputs_.communicator),
         loader_(inputs_.data.train, loader_options(plan_, communicator_)),
         steps_per_epoch_(steps_for(loader_.batches_per_epoch(), plan_)),
         checkpoint_(find_checkpoint(plan_)),
@@ -340,12 +342,13 @@ class Trainer {
   }
 
   std::vector<std::uint64_t> peak_memory() {
-    if (device_.is_cuda()) return {device_peak_memory_bytes(device_)};
     const auto size = static_cast<std::size_t>(communicator_.size());
-    const auto mine = static_cast<std::int64_t>(own_peak_memory_bytes());
+    const auto mine =
+        static_cast<std::int64_t>(device_.is_cuda() ? device_peak_memory_bytes(device_) : own_peak_memory_bytes());
     std::vector<std::int64_t> all(size);
     communicator_.all_gather({&mine, 1, comm::Dtype::kI64}, {all.data(), size, comm::Dtype::kI64}).wait();
-    const auto processes = size / static_cast<std::size_t>(inputs_.ranks_in_process);
+    // Threads of one process share its memory, but each has a GPU of its own.
+    const auto processes = device_.is_cuda() ? size : size / static_cast<std::size_t>(inputs_.ranks_in_process);
     return {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(processes)};
   }
 
@@ -361,8 +364,9 @@ class Trainer {
 
   TrainerInputs inputs_;
   const config::TrainPlan& plan_;
-  comm::Communicator& communicator_;
   const at::Device device_;
+  const std::unique_ptr<comm::Communicator> device_communicator_;  // null on the CPU
+  comm::Communicator& communicator_;
   data::Loader loader_;
   const std::int64_t steps_per_epoch_;
   std::optional<Checkpoint> checkpoint_;  // until it has been taken over

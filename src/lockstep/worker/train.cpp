@@ -58,6 +58,7 @@ void train_in_threads(const config::TrainPlan& plan, const data::DatasetPair& da
     inputs.model = replicas[static_cast<std::size_t>(rank)];
     inputs.communicator = &communicator;
     inputs.ranks_in_process = plan.nproc;
+    inputs.local_rank = rank;
     if (rank == 0) inputs.events = &events;
     if (rank == 0) inputs.status = StatusBoard::from_environment();
     train::train(std::move(inputs));
