@@ -62,6 +62,8 @@ NcclApi find_nccl() {
   NcclApi api;
   symbols.find(api.version, "ncclGetVersion");
   symbols.find(api.unique_id, "ncclGetUniqueId");
+  symbols.find(api.group_start, "ncclGroupStart");
+  symbols.find(api.group_end, "ncclGroupEnd");
   symbols.find(api.init_rank, "ncclCommInitRank");
   symbols.find(api.destroy, "ncclCommDestroy");
   symbols.find(api.abort, "ncclCommAbort");

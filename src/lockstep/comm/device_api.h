@@ -32,6 +32,8 @@ struct NcclApi {
 
   int (*version)(int* version);
   int (*unique_id)(NcclId* id);
+  int (*group_start)();
+  int (*group_end)();
   int (*init_rank)(void** communicator, int size, NcclId id, int rank);
   int (*destroy)(void* communicator);
   int (*abort)(void* communicator);

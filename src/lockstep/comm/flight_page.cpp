@@ -37,9 +37,9 @@ void FlightPage::begin(const Request& request) noexcept {
   std::array<std::uint64_t, kWords> words;
   std::memcpy(words.data(), &request, sizeof(request));
   Entry& entry = entries_[request.sequence % kNumEntries];
+  // A reader that sees one of the new words also sees the 0 before them.
   entry.sequence.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  for (std::size_t w = 0; w < kWords; ++w) entry.words[w].store(words[w], std::memory_order_relaxed);
+  for (std::size_t w = 0; w < kWords; ++w) entry.words[w].store(words[w], std::memory_order_release);
   entry.sequence.store(request.sequence, std::memory_order_release);
   begun_.store(request.sequence, std::memory_order_release);
 }
@@ -48,8 +48,7 @@ std::optional<Request> FlightPage::request(std::uint64_t sequence) const noexcep
   const Entry& entry = entries_[sequence % kNumEntries];
   if (sequence == 0 || entry.sequence.load(std::memory_order_acquire) != sequence) return std::nullopt;
   std::array<std::uint64_t, kWords> words;
-  for (std::size_t w = 0; w < kWords; ++w) words[w] = entry.words[w].load(std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_acquire);
+  for (std::size_t w = 0; w < kWords; ++w) words[w] = entry.words[w].load(std::memory_order_acquire);
   if (entry.sequence.load(std::memory_order_relaxed) != sequence) return std::nullopt;
   Request request;
   std::memcpy(static_cast<void*>(&request), words.data(), sizeof(request));

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 #include <future>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -87,6 +88,7 @@ NcclEngine::NcclEngine(Communicator& host, NcclOptions options, const DeviceApi&
   check_devices_differ(host);
   if (auto* page = peers_[static_cast<std::size_t>(rank_)].page) page->reset();
   meet(host);
+  share_launch_group(host);
   int least = 0, greatest = 0;
   must(api_.cuda.stream_priority_range(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   // Ahead of the kernels of backward, so that a bucket does not wait for the whole of it.
@@ -110,6 +112,18 @@ void NcclEngine::check_devices_differ(Communicator& host) {
                         "start as many ranks as there are GPUs, and take the device from LOCAL_RANK");
     }
   }
+}
+
+// Rank 0's group, for all threads of the process.
+void NcclEngine::share_launch_group(Communicator& host) {
+  bool are_threads = size_ > 1;
+  for (const auto& peer : peers_) are_threads = are_threads && peer.page != nullptr && peer.pid == 0;
+  if (!are_threads) return;
+  if (rank_ == 0) launch_group_ = std::make_shared<LaunchGroup>(api_.nccl, size_);
+  auto address = reinterpret_cast<std::intptr_t>(&launch_group_);
+  host.broadcast({&address, sizeof(address), Dtype::kU8}, 0).wait();
+  if (rank_ != 0) launch_group_ = *reinterpret_cast<const std::shared_ptr<LaunchGroup>*>(address);
+  host.barrier();  // until all have taken it, rank 0's engine stays where it is
 }
 
 // Blocking start-up in a helper thread: a wait that NCCL does not bound is bounded here.
@@ -201,12 +215,23 @@ std::shared_ptr<CudaEvent> NcclEngine::start(Request request, std::string_view l
   must(api_.cuda.stream_wait_event(stream_, input_ready_->handle(), 0), "cudaStreamWaitEvent");
   // The watcher, too, drops events: it does so under the mutex.
   std::unique_lock lock(mutex_);
-  auto done = take_event();
+  const auto done = take_event();
   if (!label.empty()) labels_.try_emplace(request.label, label);
+  flights_.push_back({request, done, false, Clock::now()});
   lock.unlock();
   if (auto* page = peers_[static_cast<std::size_t>(rank_)].page) page->begin(request);
-  if (const int code = call_nccl(request, operands); code != 0 && code != NcclApi::kInProgress) {
-    check();  // the watcher aborted it meanwhile, and knows why
+  const auto call = [&] { return call_nccl(request, operands); };
+  std::optional<int> launched;
+  if (launch_group_) {
+    launched = launch_group_->launch(call, [this] { return has_failed_.load(); });
+    // Another rank gave up. Its flight recorder says so, and the watcher will say why.
+    while (!launched && !has_failed_.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  } else {
+    launched = call();
+  }
+  check();  // the watcher aborted it meanwhile, and knows why
+  const int code = launched.value_or(0);
+  if (code != 0 && code != NcclApi::kInProgress) {
     const char* last = api_.nccl.last_error(nccl_);
     fail(std::make_exception_ptr(
              CommError(text("rank ", rank_, " in ", request.to_string(), ": NCCL: ", api_.nccl.error_text(code),
@@ -217,7 +242,7 @@ std::shared_ptr<CudaEvent> NcclEngine::start(Request request, std::string_view l
   }
   must(api_.cuda.event_record(done->handle(), stream_), "cudaEventRecord");
   lock.lock();
-  flights_.push_back({request, done, Clock::now()});
+  flights_.back().is_launched = true;
   return done;
 }
 

@@ -16,6 +16,7 @@
 
 #include "lockstep/base/file.h"
 #include "lockstep/comm/flight_page.h"
+#include "lockstep/comm/launch_group.h"
 #include "lockstep/comm/nccl.h"
 
 namespace lockstep::comm {
@@ -65,11 +66,12 @@ class NcclEngine {
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// A collective that is queued and not yet seen finished.
+  /// A collective that is asked for and not yet seen finished.
   struct Flight {
     Request request;
     std::shared_ptr<CudaEvent> done;
-    Clock::time_point since;  ///< queued; or, if later, when the one before it finished
+    bool is_launched = false;  ///< before that, `done` means nothing
+    Clock::time_point since;   ///< queued; or, if later, when the one before it finished
   };
   struct Peer {
     FlightPage* page = nullptr;
@@ -78,6 +80,7 @@ class NcclEngine {
   };
 
   void check_devices_differ(Communicator& host);
+  void share_launch_group(Communicator& host);
   void meet(Communicator& host);
   int call_nccl(const Request& request, const Operands& operands) const;
   void must(int cuda_code, std::string_view what) const;
@@ -103,6 +106,7 @@ class NcclEngine {
   void* stream_ = nullptr;
   void* nccl_ = nullptr;
   std::unique_ptr<CudaEvent> input_ready_;
+  std::shared_ptr<LaunchGroup> launch_group_;  // when the ranks are threads
   std::uint64_t sequence_ = 0;
   std::vector<std::shared_ptr<CudaEvent>> events_;  // all that were made; one is free when nobody else holds it
 

@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/comm_test_cases.h"
 #include "lockstep/comm/fake_device.h"
+#include "lockstep/comm/hash_store.h"
 
 namespace lockstep::comm {
 namespace {
@@ -38,14 +39,19 @@ struct GpuRank {
   }
 };
 
-void run_gpus(int size, const std::function<void(GpuRank&)>& body, CommOptions limits = {}) {
+/// Ranks that know each other as threads of one process launch together; as processes, each by itself.
+enum class Ranks { kThreads, kProcesses };
+
+void run_gpus(Ranks kind, int size, const std::function<void(GpuRank&)>& body, CommOptions limits = {}) {
+  HashStore store;
   auto hosts = make_local_communicators(size, limits);
   std::vector<std::deque<std::vector<float>>> memory(static_cast<std::size_t>(size));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       GpuRank gpu{memory[static_cast<std::size_t>(rank)], {}, {}, {}};
-      gpu.host = std::move(hosts[static_cast<std::size_t>(rank)]);
+      gpu.host = kind == Ranks::kThreads ? std::move(hosts[static_cast<std::size_t>(rank)])
+                                         : make_shm_communicator(store, rank, size, limits);
       const NcclOptions options{.device = rank, .current_stream = [&gpu] { return &gpu.stream; }, .limits = limits};
       gpu.device = make_nccl_communicator(*gpu.host, options, FakeDevice::api());
       body(gpu);
@@ -53,8 +59,25 @@ void run_gpus(int size, const std::function<void(GpuRank&)>& body, CommOptions l
   }
 }
 
-TEST(Nccl, QueuesBehindTheCurrentStreamAndTheCurrentStreamWaits) {
-  run_gpus(3, [](GpuRank& gpu) {
+/// What `body`, or anything after it, throws. A thread that waits for its GPU is freed first.
+template <typename Failure = CommError>
+std::string failure_of(GpuRank& gpu, const std::function<void()>& body) {
+  return message_of<Failure>([&] {
+    body();
+    gpu.stream.synchronize();
+    for (;;) {
+      gpu.device->progress();
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  });
+}
+
+class Nccl : public ::testing::TestWithParam<Ranks> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, Nccl, ::testing::Values(Ranks::kThreads, Ranks::kProcesses),
+                         [](const auto& test) { return test.param == Ranks::kThreads ? "Threads" : "Processes"; });
+
+TEST_P(Nccl, QueuesBehindTheCurrentStreamAndTheCurrentStreamWaits) {
+  run_gpus(GetParam(), 3, [](GpuRank& gpu) {
     EXPECT_STREQ(gpu.device->backend(), "nccl");
     std::vector<float>&values = gpu.make(5, 0), &seen = gpu.make({});
     // The values are there only once the stream has come to it, and are read by the stream.
@@ -69,8 +92,8 @@ TEST(Nccl, QueuesBehindTheCurrentStreamAndTheCurrentStreamWaits) {
   });
 }
 
-TEST(Nccl, EveryKindOfCollectiveAndHostMemoryBesideIt) {
-  run_gpus(2, [](GpuRank& gpu) {
+TEST_P(Nccl, EveryKindOfCollectiveAndHostMemoryBesideIt) {
+  run_gpus(GetParam(), 2, [](GpuRank& gpu) {
     const auto rank = static_cast<float>(gpu.device->rank());
     auto& all = gpu.make({rank, rank + 1, rank + 2, rank + 3});
     auto &part = gpu.make(2, 0), &gathered = gpu.make(4, 0), &root = gpu.make(2, rank);
@@ -85,8 +108,8 @@ TEST(Nccl, EveryKindOfCollectiveAndHostMemoryBesideIt) {
   });
 }
 
-TEST(Nccl, OverlappedCollectivesAndTestSayWhenEachIsDone) {
-  run_gpus(4, [](GpuRank& gpu) {
+TEST_P(Nccl, OverlappedCollectivesAndTestSayWhenEachIsDone) {
+  run_gpus(GetParam(), 4, [](GpuRank& gpu) {
     for (int round = 0; round < 50; ++round) {
       std::vector<std::vector<float>*> values;
       std::vector<Work> works;
@@ -99,8 +122,8 @@ TEST(Nccl, OverlappedCollectivesAndTestSayWhenEachIsDone) {
   });
 }
 
-TEST(Nccl, BR041_ARankMayLeaveOnceItsOwnWorkIsDone) {
-  run_gpus(3, [](GpuRank& gpu) {
+TEST_P(Nccl, BR041_ARankMayLeaveOnceItsOwnWorkIsDone) {
+  run_gpus(GetParam(), 3, [](GpuRank& gpu) {
     auto& values = gpu.make(100, 1);
     gpu.device->all_reduce(gpu.buffer(values), ReduceOp::kSum).wait();
     if (gpu.device->rank() == 0) gpu.device.reset();
@@ -109,64 +132,48 @@ TEST(Nccl, BR041_ARankMayLeaveOnceItsOwnWorkIsDone) {
   });
 }
 
-// Each rank's error is taken by `failure_of`; a rank whose host thread waits for its GPU is freed.
-std::string failure_of(GpuRank& gpu) {
-  gpu.stream.synchronize();
-  return message_of<CommError>([&] {
-    for (;;) {
-      gpu.device->progress();
-      std::this_thread::sleep_for(milliseconds(1));
-    }
-  });
-}
-
-TEST(Nccl, BR082_ARankThatBringsAnotherSizeIsToldToAll) {
-  run_gpus(2, [](GpuRank& gpu) {
-    auto& values = gpu.make(101, 1);
-    auto buffer = gpu.buffer(values);
+TEST_P(Nccl, BR082_ARankThatBringsAnotherSizeIsToldToAll) {
+  run_gpus(GetParam(), 2, [](GpuRank& gpu) {
+    auto buffer = gpu.buffer(gpu.make(101, 1));
     if (gpu.device->rank() == 0) buffer.count = 100;
     gpu.device->label("bucket 1 of 2: fc.weight");
-    auto work = gpu.device->all_reduce(buffer, ReduceOp::kSum);
-    EXPECT_THAT(failure_of(gpu),
+    EXPECT_THAT(failure_of(gpu, [&] { gpu.device->all_reduce(buffer, ReduceOp::kSum).wait(); }),
                 AllOf(HasSubstr("ask for different collectives"),
                       HasSubstr("rank 0: operation #1: all_reduce(sum) of 100 f32 (bucket 1 of 2: fc.weight)"),
                       HasSubstr("rank 1: operation #1: all_reduce(sum) of 101 f32")));
   });
 }
 
-TEST(Nccl, BR082_ARankThatSkipsABucketOfTheSameSizeIsFound) {
-  run_gpus(2, [](GpuRank& gpu) {
+TEST_P(Nccl, BR082_ARankThatSkipsABucketOfTheSameSizeIsFound) {
+  run_gpus(GetParam(), 2, [](GpuRank& gpu) {
     auto &first = gpu.make(8, 1), &second = gpu.make(8, 1);
-    if (gpu.device->rank() == 0) {
-      gpu.device->label("bucket 1");
-      gpu.device->all_reduce(gpu.buffer(first), ReduceOp::kSum).wait();
-    }
-    gpu.device->label("bucket 2");
-    auto work = gpu.device->all_reduce(gpu.buffer(second), ReduceOp::kSum);
-    EXPECT_THAT(failure_of(gpu),
-                AllOf(HasSubstr("of 8 f32 (bucket 2)"), AnyOf(HasSubstr("(bucket 1)"), HasSubstr("(for something"))));
+    const auto step = [&] {
+      if (gpu.device->rank() == 0) {
+        gpu.device->label("bucket 1");
+        gpu.device->all_reduce(gpu.buffer(first), ReduceOp::kSum).wait();
+      }
+      gpu.device->label("bucket 2");
+      gpu.device->all_reduce(gpu.buffer(second), ReduceOp::kSum).wait();
+    };
+    EXPECT_THAT(failure_of(gpu, step), AllOf(HasSubstr("rank 0: operation #1: all_reduce(sum) of 8 f32"),
+                                             AnyOf(HasSubstr("(bucket 1)"), HasSubstr("(bucket 2)"))));
   });
 }
 
-TEST(Nccl, ARankThatDoesNotComeIsNamedWithTheCollectiveItsLabelAndWhereItWas) {
+TEST_P(Nccl, ARankThatDoesNotComeIsNamedWithTheCollectiveItsLabelAndWhereItWas) {
   CommOptions limits;
   limits.timeout = milliseconds(200);
   limits.name = "gradients";
   std::latch over(2);
   run_gpus(
-      2,
+      GetParam(), 2,
       [&](GpuRank& gpu) {
         auto& values = gpu.make(3, 1);
         gpu.device->broadcast(gpu.buffer(values), 0).wait();
         if (gpu.device->rank() == 1) return over.arrive_and_wait();
         gpu.device->label("gradients, bucket 1 of 1: a to z");
-        auto work = gpu.device->all_reduce(gpu.buffer(values), ReduceOp::kSum);
-        gpu.stream.put([] {});
-        work.wait();
-        // This thread waits for its GPU, which waits for the other rank: the watcher's abort frees it.
-        gpu.stream.synchronize();
         EXPECT_THAT(
-            message_of<TimeoutError>([&] { gpu.device->all_reduce(gpu.buffer(values), ReduceOp::kSum).wait(); }),
+            failure_of<TimeoutError>(gpu, [&] { gpu.device->all_reduce(gpu.buffer(values), ReduceOp::kSum).wait(); }),
             AllOf(HasSubstr("communicator \"gradients\" on GPU 0 in operation #2: all_reduce(sum) of 3 f32 "
                             "(gradients, bucket 1 of 1: a to z): rank 1 did not come within 200 ms"),
                   HasSubstr("rank 1 last began operation #1: broadcast(root 0) of 3 f32")));
@@ -175,18 +182,17 @@ TEST(Nccl, ARankThatDoesNotComeIsNamedWithTheCollectiveItsLabelAndWhereItWas) {
       limits);
 }
 
-TEST(Nccl, AGpuThatIsMerelyBehindIsNoMissingRank) {
+TEST_P(Nccl, AGpuThatIsMerelyBehindIsNoMissingRank) {
   CommOptions limits;
   limits.timeout = milliseconds(150);
   std::latch over(2), hold(1);
   run_gpus(
-      2,
+      GetParam(), 2,
       [&](GpuRank& gpu) {
-        auto& values = gpu.make(3, 1);
         if (gpu.device->rank() == 1) gpu.stream.put([&] { hold.wait(); });
-        auto work = gpu.device->all_reduce(gpu.buffer(values), ReduceOp::kSum);
+        auto work = gpu.device->all_reduce(gpu.buffer(gpu.make(3, 1)), ReduceOp::kSum);
         if (gpu.device->rank() == 0) {
-          EXPECT_THAT(failure_of(gpu), AllOf(HasSubstr("all ranks have come"), Not(HasSubstr("did not come"))));
+          EXPECT_THAT(failure_of(gpu, [] {}), AllOf(HasSubstr("all ranks have come"), Not(HasSubstr("did not come"))));
         }
         over.arrive_and_wait();
         if (gpu.device->rank() == 1) hold.count_down();
@@ -195,39 +201,36 @@ TEST(Nccl, AGpuThatIsMerelyBehindIsNoMissingRank) {
       limits);
 }
 
-TEST(Nccl, ARankThatFailsOrLeavesEndsTheWaitOfTheOthers) {
+TEST_P(Nccl, ARankThatFailsOrLeavesEndsTheWaitOfTheOthers) {
   for (const bool in_order : {true, false}) {
-    run_gpus(3, [in_order](GpuRank& gpu) {
-      auto& values = gpu.make(3, 1);
+    run_gpus(GetParam(), 3, [in_order](GpuRank& gpu) {
+      const auto exchange = [&gpu] { gpu.device->all_reduce(gpu.buffer(gpu.make(3, 1)), ReduceOp::kSum).wait(); };
+      exchange();
       if (gpu.device->rank() == 2) {
         if (in_order) return gpu.device.reset();
         try {
           const auto device = std::move(gpu.device);
-          auto work = device->all_reduce(gpu.buffer(values), ReduceOp::kSum);
           throw std::runtime_error("out of memory");
         } catch (const std::runtime_error&) {
           return;
         }
       }
-      auto work = gpu.device->all_reduce(gpu.buffer(values), ReduceOp::kSum);
-      work.wait();
-      auto more = gpu.device->all_reduce(gpu.buffer(values), ReduceOp::kSum);
-      EXPECT_THAT(failure_of(gpu), AllOf(HasSubstr("rank 2 has "), HasSubstr("needs it (rank 2 ")));
+      EXPECT_THAT(failure_of(gpu, exchange), AllOf(HasSubstr("rank 2 has "), HasSubstr("needs it (rank 2 ")));
     });
   }
 }
 
-TEST(Nccl, WhatNcclReportsIsToldWithRankAndGpu) {
-  run_gpus(2, [](GpuRank& gpu) {
+TEST_P(Nccl, WhatNcclReportsIsToldWithRankAndGpu) {
+  run_gpus(GetParam(), 2, [](GpuRank& gpu) {
     gpu.device->barrier();
     FakeDevice::set_async_error(3);
-    EXPECT_THAT(failure_of(gpu), AllOf(HasSubstr("on GPU"), HasSubstr("an NCCL error")));
+    EXPECT_THAT(failure_of(gpu, [] {}), AllOf(HasSubstr("on GPU"), HasSubstr("an NCCL error")));
     gpu.host->barrier();
     FakeDevice::set_async_error(0);
   });
 }
 
-TEST(Nccl, TwoRanksOnOneGpuAreRefusedByName) {
+TEST(NcclStart, TwoRanksOnOneGpuAreRefusedByName) {
   FakeDevice::put_all_on_one_bus(true);
   auto hosts = make_local_communicators(2, {});
   std::vector<std::jthread> threads;
@@ -245,7 +248,7 @@ TEST(Nccl, TwoRanksOnOneGpuAreRefusedByName) {
   FakeDevice::put_all_on_one_bus(false);
 }
 
-TEST(Nccl, AStartUpThatHangsEndsInAnError) {
+TEST(NcclStart, AStartUpThatHangsEndsInAnError) {
   FakeDevice::hang_start_up();
   CommOptions limits;
   limits.rendezvous_timeout = milliseconds(100);
@@ -259,7 +262,7 @@ TEST(Nccl, AStartUpThatHangsEndsInAnError) {
   FakeDevice::release_start_up();
 }
 
-TEST(Nccl, DeviceMemoryIsRefusedByTheRanksSharedMemory) {
+TEST(NcclStart, DeviceMemoryIsRefusedByTheRanksSharedMemory) {
   auto hosts = make_local_communicators(2, {});
   float value = 0;
   EXPECT_THAT(message_of<CommError>([&] {

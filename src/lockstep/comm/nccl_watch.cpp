@@ -69,7 +69,7 @@ std::exception_ptr NcclEngine::look_at_nccl() {
 
 std::exception_ptr NcclEngine::take_finished() {
   std::unique_lock lock(mutex_);
-  while (!flights_.empty()) {
+  while (!flights_.empty() && flights_.front().is_launched) {
     const int code = api_.cuda.event_query(flights_.front().done->handle());
     if (code == CudaApi::kNotReady) return nullptr;
     if (code != 0) {
