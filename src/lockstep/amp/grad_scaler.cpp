@@ -98,6 +98,7 @@ void GradScaler::load(const State& state) {
   skips_ = state.skips;
   skips_in_a_row_ = 0;
   is_unscaled_ = found_inf_ = false;
+  ++num_loads_;
 }
 
 std::vector<std::string> names_of_non_finite(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {

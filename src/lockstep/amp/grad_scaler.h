@@ -34,6 +34,7 @@ class GradScaler {
   /// Throws ConfigError when an option is out of its range.
   explicit GradScaler(const GradScalerOptions& options = {});
 
+  const GradScalerOptions& options() const noexcept { return options_; }
   double scale() const noexcept { return scale_; }
   /// loss * scale().
   at::Tensor scale(const at::Tensor& loss) const;
@@ -66,12 +67,14 @@ class GradScaler {
   State state() const noexcept { return {scale_, growth_tracker_, skips_}; }
   /// Throws CheckpointError for a scale that is not a positive number.
   void load(const State& state);
+  /// How often that was called.
+  std::int64_t num_loads() const noexcept { return num_loads_; }
 
  private:
   const GradScalerOptions options_;
   double scale_;
   std::int64_t growth_tracker_ = 0;
-  std::int64_t updates_ = 0;
+  std::int64_t updates_ = 0, num_loads_ = 0;
   std::int64_t skips_in_a_row_ = 0, first_skip_ = 0, skips_ = 0;
   bool is_unscaled_ = false;
   bool found_inf_ = false;

@@ -27,7 +27,9 @@ std::vector<Norms> norms_over_shards(const UpdatePlan& plan, std::size_t num_seg
     sums[s] += sum_of_squares(first[i]);
     sums[s + 1] += sum_of_squares(second[i]);
   }
-  if (plan.is_sharded()) plan.sum_over_shards(sums);
+  if (plan.is_sharded()) {
+    plan.sum_over_shards(at::from_blob(sums.data(), {static_cast<std::int64_t>(sums.size())}, at::kDouble));
+  }
   std::vector<Norms> norms;
   for (const int segment : segments) {
     const auto s = 2 * static_cast<std::size_t>(segment);

@@ -82,7 +82,7 @@ void Optimizer::set_parameter_steps(std::vector<std::int64_t> steps) {
 
 // Consecutive pieces become one run while they touch and share buffer, options and step count; the padding between two
 // parameters is zero and stays zero under every rule.
-std::vector<Optimizer::Run> Optimizer::make_runs(double lr, double gradient_scale, const std::vector<char>& unused,
+std::vector<Optimizer::Run> Optimizer::make_runs(double lr, const UpdateScale& scale, const std::vector<char>& unused,
                                                  std::vector<int>& segments) {
   std::vector<Run> runs;
   const auto& pieces = plan_.pieces;
@@ -112,13 +112,16 @@ std::vector<Optimizer::Run> Optimizer::make_runs(double lr, double gradient_scal
     const auto numel = pieces[last - 1].begin + pieces[last - 1].numel - piece.begin;
     const int group = group_of_segment_[index_of(piece)];
     const int buffer = segment_of(piece).buffer;
+    const double ratio = group == 0 ? 1 : lr_[static_cast<std::size_t>(group)] / lr_.front();
     Run run{.values = {},
             .gradients = {},
             .state = {},
             .group = group,
             .step = parameter_steps_[index_of(piece)] + 1,
-            .lr = group == 0 ? lr : lr * lr_[static_cast<std::size_t>(group)] / lr_.front(),
-            .gradient_scale = gradient_scale};
+            .lr = lr * ratio,
+            .gradient_scale = scale.host,
+            .scale = &scale,
+            .device_lr = scale.lr.defined() && group != 0 ? scale.lr * ratio : scale.lr};
     for (const auto& state : state_) {
       if (state.buffer != buffer) continue;
       const auto view = state.tensor.narrow(0, piece.state_begin, numel);
@@ -141,11 +144,12 @@ std::vector<Optimizer::Run> Optimizer::make_runs(double lr, double gradient_scal
   return runs;
 }
 
-void Optimizer::step(double lr, double gradient_scale, const std::vector<char>& unused) {
+void Optimizer::step(double lr, const UpdateScale& scale, const std::vector<char>& unused) {
   at::NoGradGuard no_grad;
   LOCKSTEP_CHECK(is_bound());
+  LOCKSTEP_CHECK(!scale.is_on_device() || decides_on_device());
   std::vector<int> segments;
-  const auto runs = make_runs(lr, gradient_scale, unused, segments);
+  const auto runs = make_runs(lr, scale, unused, segments);
   if (by_parameter()) prepare(runs, segments);
   for (const auto& run : runs) update(run);
   for (const auto& state : state_) {
@@ -153,10 +157,18 @@ void Optimizer::step(double lr, double gradient_scale, const std::vector<char>& 
     const auto& values = arena_->buffers()[static_cast<std::size_t>(state.buffer)].values;
     copy_from_state(*arena_, plan_, state.buffer, state.tensor, values);
   }
-  ++num_steps_;
-  for (const auto& segment : arena_->segments()) {
-    const auto s = static_cast<std::size_t>(&segment - arena_->segments().data());
-    if (unused.empty() || unused[s] == 0) ++parameter_steps_[static_cast<std::size_t>(segment.index)];
+  count_update(unused, 1);
+}
+
+void Optimizer::take_back(const std::vector<char>& unused) {
+  count_update(unused, -1);
+}
+
+void Optimizer::count_update(const std::vector<char>& unused, int amount) {
+  num_steps_ += amount;
+  for (std::size_t s = 0; s < arena_->segments().size(); ++s) {
+    const auto index = static_cast<std::size_t>(arena_->segments()[s].index);
+    if (unused.empty() || unused[s] == 0) parameter_steps_[index] += amount;
   }
 }
 

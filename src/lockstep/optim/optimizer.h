@@ -27,6 +27,18 @@ struct AdamOptions {
   bool amsgrad = false;     ///< divides by the largest second moment so far (Reddi et al. 2018)
 };
 
+/// What an update multiplies gradients by, and whether it takes place. What only the device knows is in tensors of one
+/// element there, and the update is queued without waiting for them: see Optimizer::decides_on_device().
+struct UpdateScale {
+  double host = 1;                 ///< 1 / count, say
+  at::Tensor device = {};          ///< [] times `host`; undefined: 1
+  at::Tensor found_inf = {};       ///< [] fp32: 1 leaves values and state as they are; undefined: 0
+  at::Tensor not_taken_back = {};  ///< [] fp32: updates that found_inf suppressed and take_back() did not hear of yet
+  at::Tensor lr = {};              ///< [] fp32: the first group's rate in place of the number; undefined: the number
+
+  bool is_on_device() const noexcept { return device.defined() || found_inf.defined(); }
+};
+
 /// Parameters that share options of their own. A schedule multiplies the rates of all groups by the same factor.
 template <typename Options>
 struct ParameterGroup {
@@ -62,7 +74,15 @@ class Optimizer {
   /// One update with learning rate `lr` (for the first group; the others keep their ratio to it) of gradients times
   /// `gradient_scale` (1 / count, times the clipping coefficient). `unused[s]` leaves segment s out; empty: none.
   /// On a CUDA arena the work is queued on the current stream. Leaves the gradients undefined in value.
-  void step(double lr, double gradient_scale, const std::vector<char>& unused = {});
+  void step(double lr, double gradient_scale, const std::vector<char>& unused = {}) {
+    step(lr, UpdateScale{.host = gradient_scale}, unused);
+  }
+  void step(double lr, const UpdateScale& scale, const std::vector<char>& unused = {});
+
+  /// Whether step() accepts an UpdateScale that is on the device, with these options.
+  virtual bool decides_on_device() const noexcept { return false; }
+  /// An update with these `unused` flags was suppressed by its found_inf: it no longer counts.
+  void take_back(const std::vector<char>& unused);
 
   /// Flat state of each buffer by its torch.optim name (momentum_buffer; exp_avg, exp_avg_sq; and master, the fp32
   /// values of half-precision parameters); empty before bind().
@@ -89,7 +109,9 @@ class Optimizer {
     int group = 0;
     std::int64_t step = 1;  ///< this update's number for these parameters, from 1
     double lr = 0;
-    double gradient_scale = 1;
+    double gradient_scale = 1;  ///< what the host knows of it; see `scale`
+    const UpdateScale* scale = nullptr;
+    at::Tensor device_lr;  ///< [] of this run's group, when the rate is on the device
   };
 
   /// `groups[g]` are the parameters of group g and `lr[g]` its rate.
@@ -104,8 +126,9 @@ class Optimizer {
   ParameterArena& arena() const noexcept { return *arena_; }
 
  private:
-  std::vector<Run> make_runs(double lr, double gradient_scale, const std::vector<char>& unused,
+  std::vector<Run> make_runs(double lr, const UpdateScale& scale, const std::vector<char>& unused,
                              std::vector<int>& segments);
+  void count_update(const std::vector<char>& unused, int amount);
   std::pair<at::Tensor, at::Tensor> values_and_gradients(const UpdatePiece& first, std::int64_t numel);
   bool is_half(int buffer) const;
 
@@ -127,6 +150,8 @@ class SGD final : public Optimizer {
   SGD(std::vector<at::Tensor> parameters, const SgdOptions& options);
   explicit SGD(std::vector<ParameterGroup<SgdOptions>> groups);
   const char* name() const noexcept override { return "sgd"; }
+  /// Not with dampening, whose first step differs from the others.
+  bool decides_on_device() const noexcept override;
 
  private:
   std::vector<std::string> state_names() const override;
@@ -140,6 +165,7 @@ class Adam : public Optimizer {
   Adam(std::vector<at::Tensor> parameters, const AdamOptions& options);
   explicit Adam(std::vector<ParameterGroup<AdamOptions>> groups);
   const char* name() const noexcept override { return "adam"; }
+  bool decides_on_device() const noexcept override { return true; }
 
  protected:
   Adam(std::vector<ParameterGroup<AdamOptions>> groups, bool decoupled_weight_decay);

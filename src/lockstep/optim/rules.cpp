@@ -1,6 +1,8 @@
 // The update rules: each works on flat runs of parameters that share options and step count.
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 #include <span>
 
 #include <torch/torch.h>
@@ -65,9 +67,33 @@ std::span<T> state_span(const std::vector<at::Tensor>& state, std::size_t index)
   return index < state.size() ? span_of<T>(state[index]) : std::span<T>{};
 }
 
-// In place, since at::_fused_*_ takes a scale only together with a found-inf tensor.
-void scale_on_device(const at::Tensor& gradients, double gradient_scale) {
-  if (gradient_scale != 1) gradients.mul_(gradient_scale);
+bool uses_fused_operators(const at::Tensor& values, const UpdateScale& scale) {
+  return values.is_cuda() || scale.is_on_device();
+}
+
+/// What at::_fused_*_ divides gradients by, and whether it leaves everything as it is.
+struct FusedScale {
+  std::optional<at::Tensor> divisor, found_inf;
+};
+
+// The operators take the divisor in fp32: with fp64 gradients the exact one is multiplied in before.
+FusedScale fused_scale(const at::Tensor& gradients, const UpdateScale& scale) {
+  const bool is_exact = gradients.scalar_type() == at::kDouble;
+  FusedScale fused;
+  if (scale.found_inf.defined()) fused.found_inf = scale.found_inf;
+  if (is_exact || !scale.is_on_device()) {
+    if (scale.host != 1) gradients.mul_(scale.host);
+    if (scale.device.defined()) gradients.mul_(scale.device);
+  } else if (scale.device.defined()) {
+    fused.divisor = (scale.device * scale.host).to(at::kFloat).reciprocal();
+  } else {
+    fused.divisor = at::full({}, 1 / scale.host, gradients.options().dtype(at::kFloat));
+  }
+  // They look at either only when both are there.
+  const auto scalar = gradients.options().dtype(at::kFloat);
+  if (fused.divisor && !fused.found_inf) fused.found_inf = at::zeros({}, scalar);
+  if (fused.found_inf && !fused.divisor) fused.divisor = at::ones({}, scalar);
+  return fused;
 }
 
 }  // namespace
@@ -77,6 +103,10 @@ SGD::SGD(std::vector<at::Tensor> parameters, const SgdOptions& options)
 
 SGD::SGD(std::vector<ParameterGroup<SgdOptions>> groups)
     : Optimizer(parameters_of(groups), rates_of(groups)), options_(options_of(groups)) {}
+
+bool SGD::decides_on_device() const noexcept {
+  return std::all_of(options_.begin(), options_.end(), [](const auto& options) { return options.dampening == 0; });
+}
 
 std::vector<std::string> SGD::state_names() const {
   for (const auto& options : options_) {
@@ -88,12 +118,17 @@ std::vector<std::string> SGD::state_names() const {
 void SGD::update(const Run& run) {
   const auto& options = options_[static_cast<std::size_t>(run.group)];
   const bool first_step = run.step == 1;
-  if (run.values.is_cuda()) {
-    scale_on_device(run.gradients, run.gradient_scale);
+  if (uses_fused_operators(run.values, *run.scale)) {
+    const auto scale = fused_scale(run.gradients, *run.scale);
     const std::vector<at::Tensor> momentum = options.momentum > 0 ? run.state : std::vector<at::Tensor>{};
-    at::_fused_sgd_({run.values}, {run.gradients}, momentum, options.weight_decay, options.momentum, run.lr,
-                    options.dampening, options.nesterov, /*maximize=*/false, first_step && !momentum.empty());
-    return;
+    // The buffer starts as zeros, so the first step is one like the others unless there is dampening.
+    const bool sets_momentum = first_step && !momentum.empty() && options.dampening != 0;
+    const auto call = [&](const auto& lr) {
+      at::_fused_sgd_({run.values}, {run.gradients}, momentum, options.weight_decay, options.momentum, lr,
+                      options.dampening, options.nesterov, /*maximize=*/false, sets_momentum, scale.divisor,
+                      scale.found_inf);
+    };
+    return run.device_lr.defined() ? call(run.device_lr) : call(run.lr);
   }
   const kernels::SgdStep step{.lr = run.lr,
                               .momentum = options.momentum,
@@ -128,19 +163,23 @@ std::vector<std::string> Adam::state_names() const {
 void Adam::update(const Run& run) {
   const auto& options = options_[static_cast<std::size_t>(run.group)];
   const auto largest = options.amsgrad ? std::vector<at::Tensor>{run.state[2]} : std::vector<at::Tensor>{};
-  if (run.values.is_cuda()) {
-    scale_on_device(run.gradients, run.gradient_scale);
-    const auto step = at::full({}, static_cast<double>(run.step), run.values.options().dtype(at::kFloat));
-    const auto call = [&](auto fused) {
+  if (uses_fused_operators(run.values, *run.scale)) {
+    const auto scale = fused_scale(run.gradients, *run.scale);
+    auto step = at::full({}, static_cast<double>(run.step), run.values.options().dtype(at::kFloat));
+    if (run.scale->not_taken_back.defined()) step.sub_(run.scale->not_taken_back);
+    const auto call = [&](auto fused, const auto& lr) {
       fused(at::TensorList{run.values}, at::TensorList{run.gradients}, at::TensorList{run.state[0]},
-            at::TensorList{run.state[1]}, at::TensorList(largest), at::TensorList{step}, run.lr, options.beta1,
-            options.beta2, options.weight_decay, options.eps, options.amsgrad, /*maximize=*/false);
+            at::TensorList{run.state[1]}, at::TensorList(largest), at::TensorList{step}, lr, options.beta1,
+            options.beta2, options.weight_decay, options.eps, options.amsgrad, /*maximize=*/false, scale.divisor,
+            scale.found_inf);
     };
-    if (decoupled_weight_decay_)
-      call([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
-    else
-      call([](auto&&... arguments) { at::_fused_adam_(arguments...); });
-    return;
+    const auto call_with = [&](const auto& lr) {
+      if (decoupled_weight_decay_)
+        call([](auto&&... arguments) { at::_fused_adamw_(arguments...); }, lr);
+      else
+        call([](auto&&... arguments) { at::_fused_adam_(arguments...); }, lr);
+    };
+    return run.device_lr.defined() ? call_with(run.device_lr) : call_with(run.lr);
   }
   const kernels::AdamStep step{.lr = run.lr,
                                .beta1 = options.beta1,

@@ -69,14 +69,36 @@ double gradient_norm(const ParameterArena& arena, const UpdatePlan& plan, double
     for (const auto& buffer : arena.buffers()) sum += sum_of_squares(buffer.gradients);
   } else {
     for (const auto& piece : plan.pieces) sum += sum_of_squares(plan.gradient(arena, piece));
-    plan.sum_over_shards({&sum, 1});
+    const auto total = at::full({}, sum, at::kDouble);
+    plan.sum_over_shards(total);
+    sum = total.item<double>();
   }
   return std::sqrt(sum) * gradient_scale;
 }
 
-void clip_gradient_values(const ParameterArena& arena, const UpdatePlan& plan, double gradient_scale, double limit) {
-  const double unscaled = limit / gradient_scale;
-  for (const auto& piece : plan.pieces) plan.gradient(arena, piece).clamp_(-unscaled, unscaled);
+at::Tensor gradient_norm_on_device(const ParameterArena& arena, const UpdatePlan& plan) {
+  std::vector<at::Tensor> parts, norms;
+  if (plan.is_sharded()) {
+    for (const auto& piece : plan.pieces) parts.push_back(plan.gradient(arena, piece));
+  } else {
+    for (const auto& buffer : arena.buffers()) parts.push_back(buffer.gradients);
+  }
+  auto type = at::kFloat;
+  for (const auto& buffer : arena.buffers()) type = at::promote_types(type, buffer.values.scalar_type());
+  // The norm of an fp16 buffer does not fit into fp16.
+  for (const auto& part : parts) norms.push_back(at::linalg_vector_norm(part, 2, {}, false, type));
+  auto norm = norms.empty()       ? at::zeros({}, at::TensorOptions(type).device(arena.device()))
+              : norms.size() == 1 ? norms.front()
+                                  : at::linalg_vector_norm(at::stack(norms), 2);
+  if (!plan.is_sharded()) return norm;
+  norm = norm.square();
+  plan.sum_over_shards(norm);
+  return norm.sqrt();
+}
+
+void clip_gradient_values(const ParameterArena& arena, const UpdatePlan& plan, const at::Tensor& limit) {
+  const at::Tensor low = -limit;
+  for (const auto& piece : plan.pieces) plan.gradient(arena, piece).clamp_(low, limit);
 }
 
 }  // namespace lockstep::optim

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <vector>
 
 #include "lockstep/optim/arena.h"
@@ -24,8 +23,8 @@ struct UpdatePlan {
   std::vector<std::int64_t> state_numel;  ///< for each flat buffer
   /// Gradients that lie as the state does, [state_numel], one a buffer; empty: those of the arena, as the values lie.
   std::vector<at::Tensor> gradient_shards;
-  /// Adds values up over the ranks that hold the other shards. Empty when there are none.
-  std::function<void(std::span<double>)> sum_over_shards;
+  /// Adds a contiguous tensor up over the ranks that hold the other shards, in place. Empty when there are none.
+  std::function<void(const at::Tensor&)> sum_over_shards;
 
   bool is_sharded() const noexcept { return static_cast<bool>(sum_over_shards); }
   /// The gradient of a piece, as a view.
@@ -44,8 +43,10 @@ UpdatePlan whole_update_plan(const ParameterArena& arena);
 
 /// Euclidean norm of the gradients times `gradient_scale`, over all shards. Waits for the device on CUDA.
 double gradient_norm(const ParameterArena& arena, const UpdatePlan& plan, double gradient_scale);
+/// The same of the gradients as they are, [] on the arena's device (fp32 or fp64), without waiting for it.
+at::Tensor gradient_norm_on_device(const ParameterArena& arena, const UpdatePlan& plan);
 
-/// Limits every gradient element times `gradient_scale` to [-limit, limit], in place.
-void clip_gradient_values(const ParameterArena& arena, const UpdatePlan& plan, double gradient_scale, double limit);
+/// Limits every gradient element to [-limit, limit], in place. `limit`: [] on the arena's device or on the CPU.
+void clip_gradient_values(const ParameterArena& arena, const UpdatePlan& plan, const at::Tensor& limit);
 
 }  // namespace lockstep::optim

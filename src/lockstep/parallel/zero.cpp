@@ -39,8 +39,8 @@ class Zero final : public BucketedStrategy {
     std::stable_sort(plan.pieces.begin(), plan.pieces.end(), [&](const auto& a, const auto& b) {
       return std::pair(buffer_of_segment(a.segment), a.begin) < std::pair(buffer_of_segment(b.segment), b.begin);
     });
-    plan.sum_over_shards = [&communicator = const_cast<Zero*>(this)->communicator()](std::span<double> values) {
-      communicator.all_reduce({values.data(), values.size(), comm::Dtype::kF64}, comm::ReduceOp::kSum).wait();
+    plan.sum_over_shards = [&communicator = const_cast<Zero*>(this)->communicator()](const at::Tensor& values) {
+      communicator.all_reduce(buffer_of(values), comm::ReduceOp::kSum).wait();
     };
     return plan;
   }

@@ -16,6 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr double kClipEps = 1e-6;  // torch.nn.utils.clip_grad_norm_'s
+
 std::vector<optim::NamedTensor> trained_parameters(const torch::nn::Module& model, const optim::Optimizer& optimizer) {
   std::unordered_map<const c10::TensorImpl*, std::string> names;
   for (const auto& entry : model.named_parameters()) names.emplace(entry.value().unsafeGetTensorImpl(), entry.key());
@@ -47,6 +49,11 @@ Engine::Engine(torch::nn::Module& model, optim::Optimizer& optimizer, parallel::
       arena_(trained_parameters(model, optimizer), strategy.arena_gradients()),
       schedule_(options_.schedule.value_or(optim::Schedule{.base_lr = optimizer.lr()})) {
   if (options_.precision == amp::Precision::kFp16) scaler_.emplace(options_.scaler);
+  if (options_.decisions == Decisions::kOnDevice && !optimizer.decides_on_device()) {
+    throw ConfigError(text("Decisions::kOnDevice: ", optimizer.name(), " with these options needs the host's"),
+                      "use Decisions::kAuto; sgd without dampening, adam and adamw can be decided on the device");
+  }
+  if (scaler_ && decides_on_device()) device_scaler_ = std::make_unique<amp::DeviceScaler>(*scaler_, arena_.device());
   strategy_.attach(arena_, buffers_of(model));
   if (strategy_.layout_is_fixed()) optimizer_.bind(arena_, strategy_.update_plan());
 }
@@ -75,9 +82,9 @@ StepResult Engine::micro_step(std::int64_t samples, bool last, const LossFunctio
     arena_.check_views();
     window_.stop = stop_requested_;
   }
-  if (scaler_) window_.loss_scale = scaler_->scale();
+  window_.loss_scale = loss_scale_to_compare();
   strategy_.begin_backward(last, window_);
-  backward(loss, weight * window_.loss_scale);
+  backward(loss, weight);
   const auto backward_end = Clock::now();
   times_.backward += backward_end - forward_end;
 
@@ -124,7 +131,20 @@ at::Tensor Engine::forward(const LossFunction& loss_function, at::DeviceType dev
   return loss.scalar_type() == at::kHalf || loss.scalar_type() == at::kBFloat16 ? loss.to(at::kFloat) : loss;
 }
 
+bool Engine::decides_on_device() const {
+  if (options_.decisions != Decisions::kAuto) return options_.decisions == Decisions::kOnDevice;
+  return arena_.device().is_cuda() && optimizer_.decides_on_device();
+}
+
+// Scales that are equal once stay equal, since ranks agree on what overflowed: on the device the first one is compared.
+double Engine::loss_scale_to_compare() const {
+  if (!scaler_ || (device_scaler_ && device_scaler_->num_pending() > 0)) return 1;
+  return scaler_->scale();
+}
+
 void Engine::backward(const at::Tensor& loss, double weight) {
+  if (device_scaler_) return loss.backward((device_scaler_->scale() * weight).to(loss.scalar_type()));
+  if (scaler_) weight *= scaler_->scale();
   // Starting backward from `weight` makes gradients of weight * loss without an operation of its own in the graph.
   if (!backward_weight_.defined() || weight != backward_weight_value_ ||
       backward_weight_.scalar_type() != loss.scalar_type()) {
@@ -150,7 +170,7 @@ std::int64_t Engine::join() {
       const bool counts = options_.average == Average::kRanks && options_.join_divisor == JoinDivisor::kWorld;
       if (counts) window_.count = last_count_;
     }
-    if (scaler_) window_.loss_scale = scaler_->scale();
+    window_.loss_scale = loss_scale_to_compare();
     window_.stop = stop_requested_;
     strategy_.begin_backward(/*last=*/true, window_);
     const parallel::StepSums sums = exchange();
@@ -158,6 +178,7 @@ std::int64_t Engine::join() {
     StepResult result;
     update(sums, result);
     ++updates;
+    if (result.took_back) --updates;
   }
 }
 
@@ -175,11 +196,18 @@ bool Engine::overflowed() {
 
 double Engine::clip(double gradient_scale) {
   const auto& plan = optimizer_.plan();
-  if (options_.clip_value) optim::clip_gradient_values(arena_, plan, gradient_scale, *options_.clip_value);
+  if (options_.clip_value) {
+    optim::clip_gradient_values(arena_, plan, at::full({}, *options_.clip_value / gradient_scale, at::kDouble));
+  }
   if (!options_.clip_norm) return gradient_scale;
-  constexpr double kEps = 1e-6;  // torch.nn.utils.clip_grad_norm_'s
-  last_gradient_norm_ = optim::gradient_norm(arena_, plan, gradient_scale);
-  return gradient_scale * std::min(1.0, *options_.clip_norm / (*last_gradient_norm_ + kEps));
+  const double norm = optim::gradient_norm(arena_, plan, gradient_scale);
+  last_gradient_norm_ = at::full({}, norm, at::kDouble);
+  return gradient_scale * std::min(1.0, *options_.clip_norm / (norm + kClipEps));
+}
+
+std::optional<double> Engine::last_gradient_norm() const {
+  if (!last_gradient_norm_.defined()) return std::nullopt;
+  return last_gradient_norm_.item<double>();
 }
 
 void Engine::update(const parallel::StepSums& sums, StepResult& result) {
@@ -187,16 +215,84 @@ void Engine::update(const parallel::StepSums& sums, StepResult& result) {
   result.samples = sums.loss_count;
   result.stop = sums.stop;
   result.lr = schedule_.lr(num_steps_);
+  decides_on_device() ? update_on_device(sums, result) : update_on_host(sums, result);
+  strategy_.publish();
+  if (status_) status_->set_step(local_rank_, num_steps_);
+}
+
+void Engine::update_on_host(const parallel::StepSums& sums, StepResult& result) {
   result.skipped = scaler_ && overflowed();
   if (scaler_) scaler_->update(result.skipped);
-  if (result.skipped) return strategy_.publish();
+  if (result.skipped) return;
   const double gradient_scale = clip(1.0 / (sums.count * sums.loss_scale));
   if (observer_) observer_(gradient_scale, sums.unused);
   optimizer_.step(result.lr, gradient_scale, sums.unused);
-  strategy_.publish();
   result.updated = true;
   result.step = ++num_steps_;
-  if (status_) status_->set_step(local_rank_, num_steps_);
+}
+
+// Queues clipping, the judgement on overflow and the update; what they need of each other stays on the device.
+void Engine::update_on_device(const parallel::StepSums& sums, StepResult& result) {
+  at::NoGradGuard no_grad;
+  const auto& plan = optimizer_.plan();
+  optim::UpdateScale scale{.host = 1 / sums.count};
+  at::Tensor norm;
+  if (options_.clip_norm || scaler_) norm = optim::gradient_norm_on_device(arena_, plan);
+  if (scaler_) {
+    scale.found_inf = norm.isfinite().logical_not().to(at::kFloat);
+    scale.device = device_scaler_->scale().reciprocal();
+    scale.not_taken_back = device_scaler_->not_heard();
+    scale.lr = rate_on_device();
+  }
+  const auto whole_scale = [&] {
+    return scale.device.defined() ? scale.device * scale.host
+                                  : at::full({}, scale.host, at::TensorOptions(at::kDouble).device(arena_.device()));
+  };
+  if (options_.clip_value) {
+    optim::clip_gradient_values(arena_, plan, *options_.clip_value / whole_scale());
+    if (options_.clip_norm) norm = optim::gradient_norm_on_device(arena_, plan);
+  }
+  if (options_.clip_norm) {
+    last_gradient_norm_ = norm * whole_scale();
+    const auto coefficient = (*options_.clip_norm / (last_gradient_norm_ + kClipEps)).clamp_max_(1);
+    scale.device = scale.device.defined() ? scale.device * coefficient : coefficient;
+  }
+  if (observer_) observer_(whole_scale().item<double>(), sums.unused);
+  optimizer_.step(result.lr, scale, sums.unused);
+  result.updated = true;
+  ++num_steps_;
+  if (scaler_) {
+    pending_unused_.push_back(sums.unused);
+    device_scaler_->update(scale.found_inf);
+    if (device_scaler_->num_pending() > amp::DeviceScaler::kLag) hear_of_update(result);
+  }
+  result.step = num_steps_;
+}
+
+// The schedule does not advance on a skipped update, and how many were skipped lately only the device knows.
+at::Tensor Engine::rate_on_device() const {
+  std::vector<float> rates;
+  for (std::size_t back = 0; back <= device_scaler_->num_pending(); ++back) {
+    rates.push_back(static_cast<float>(schedule_.lr(num_steps_ - static_cast<std::int64_t>(back))));
+  }
+  if (std::equal(rates.begin() + 1, rates.end(), rates.begin())) return {};
+  const auto on_host = at::tensor(rates, at::TensorOptions(at::kFloat).pinned_memory(arena_.device().is_cuda()));
+  const auto skipped = device_scaler_->not_heard().to(at::kLong).unsqueeze(0);
+  return on_host.to(arena_.device(), /*non_blocking=*/true).index_select(0, skipped).squeeze(0);
+}
+
+void Engine::hear_of_update(StepResult& result) {
+  const auto unused = std::move(pending_unused_.front());
+  pending_unused_.pop_front();
+  if (!device_scaler_->hear()) return;
+  optimizer_.take_back(unused);
+  --num_steps_;
+  result.took_back = true;
+}
+
+void Engine::settle() {
+  StepResult ignored;
+  while (device_scaler_ && device_scaler_->num_pending() > 0) hear_of_update(ignored);
 }
 
 void Engine::set_num_steps(std::int64_t num_steps) {

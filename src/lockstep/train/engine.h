@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +12,7 @@
 #include <torch/nn/module.h>
 
 #include "lockstep/amp/autocast.h"
+#include "lockstep/amp/device_scaler.h"
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/base/rank_status.h"
 #include "lockstep/comm/communicator.h"
@@ -31,6 +34,13 @@ enum class JoinDivisor {
   kWorld,   ///< as if every rank had brought its share, as Python's join(divide_by_initial_world_size=True)
 };
 
+/// Where it is decided by how much a gradient is clipped and whether an fp16 update overflowed.
+enum class Decisions {
+  kAuto,      ///< on the device of a CUDA model when the optimizer can, else on the host
+  kOnHost,    ///< the step waits for the device; StepResult tells at once
+  kOnDevice,  ///< nothing waits; a skipped update is told amp::DeviceScaler::kLag updates later
+};
+
 struct EngineOptions {
   Average average = Average::kSamples;
   JoinDivisor join_divisor = JoinDivisor::kActive;
@@ -40,6 +50,7 @@ struct EngineOptions {
   /// kBf16 and kFp16 run forward under autocast. The others say what the model was made in and change nothing here.
   amp::Precision precision = amp::Precision::kFp32;
   amp::GradScalerOptions scaler = {};  ///< with kFp16
+  Decisions decisions = Decisions::kAuto;
   /// Borrowed: batch normalisation takes its statistics over these ranks. It may be the strategy's communicator.
   comm::Communicator* sync_batch_norm = nullptr;
 };
@@ -47,10 +58,11 @@ struct EngineOptions {
 /// What is known after a micro-batch; `updated` says whether it ended an optimizer step.
 struct StepResult {
   bool updated = false;
-  bool skipped = false;   ///< it ended a step whose fp16 gradients overflowed: nothing moved, the loss scale fell
-  std::int64_t step = 0;  ///< optimizer steps done so far
-  double lr = 0;          ///< of this update
-  double samples = 0;     ///< of all ranks in this update
+  bool skipped = false;    ///< it ended a step whose fp16 gradients overflowed: nothing moved, the loss scale fell
+  bool took_back = false;  ///< with Decisions::kOnDevice: an earlier update turned out to have been skipped
+  std::int64_t step = 0;   ///< optimizer steps done so far
+  double lr = 0;           ///< of this update
+  double samples = 0;      ///< of all ranks in this update
   std::optional<double> loss =
       std::nullopt;   ///< mean over them; on CUDA not read, so that nothing waits for the device
   bool stop = false;  ///< some rank was asked to stop: all ranks see it at the same step
@@ -105,8 +117,10 @@ class Engine {
   /// the optimizer its state, to be filled. [all ranks]
   void fix_layout(const std::vector<std::string>& names);
   LossMeter& losses() noexcept { return losses_; }
-  /// Norm of the last update's averaged gradient before clipping; only with clip_norm.
-  std::optional<double> last_gradient_norm() const noexcept { return last_gradient_norm_; }
+  /// Norm of the last update's averaged gradient before clipping; only with clip_norm. On CUDA it waits for the device.
+  std::optional<double> last_gradient_norm() const;
+  /// Hears of all updates made so far: num_steps() and scaler() are then exact. Waits for the device. [all ranks]
+  void settle();
   /// Called after the exchange and clipping, before the optimizer: gradients are sums, to be multiplied by the scale;
   /// `unused` as in StepSums.
   using GradientObserver = std::function<void(double gradient_scale, const std::vector<char>& unused)>;
@@ -121,9 +135,15 @@ class Engine {
   void backward(const at::Tensor& loss, double weight);
   void open_window();
   parallel::StepSums exchange();
+  bool decides_on_device() const;
+  double loss_scale_to_compare() const;
   bool overflowed();
   double clip(double gradient_scale);
   void update(const parallel::StepSums& sums, StepResult& result);
+  void update_on_host(const parallel::StepSums& sums, StepResult& result);
+  void update_on_device(const parallel::StepSums& sums, StepResult& result);
+  at::Tensor rate_on_device() const;
+  void hear_of_update(StepResult& result);
 
   parallel::Strategy& strategy_;
   optim::Optimizer& optimizer_;
@@ -131,7 +151,9 @@ class Engine {
   optim::ParameterArena arena_;
   optim::Schedule schedule_;
   std::optional<amp::GradScaler> scaler_;
-  parallel::StepSums window_;  // this rank's share of the step under way
+  std::unique_ptr<amp::DeviceScaler> device_scaler_;  // with a scaler, when decisions fall on the device
+  std::deque<std::vector<char>> pending_unused_;      // of the updates that it has not told of
+  parallel::StepSums window_;                         // this rank's share of the step under way
   bool window_is_open_ = false;
   bool has_accumulated_ = false;  // some step had several micro-batches
   double last_count_ = 0;         // of the last window that had data
@@ -142,7 +164,7 @@ class Engine {
   std::int64_t num_steps_ = 0;
   StepTimes times_;
   bool stop_requested_ = false;
-  std::optional<double> last_gradient_norm_;
+  at::Tensor last_gradient_norm_;  // [] on the CPU or the arena's device
   GradientObserver observer_;
   std::optional<StatusBoard> status_;
   int local_rank_ = 0;

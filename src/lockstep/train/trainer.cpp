@@ -120,8 +120,10 @@ class Trainer {
       if (!last) continue;
       in_window = 0;
       if (result.updated) ++steps_here;
+      if (result.took_back) --steps_here;
       samples_here += result.samples;
-      const bool at_end = result.step >= total_steps_ || (batch.last && epoch_ + 1 >= plan_.epochs);
+      if (result.step >= total_steps_ || batch.last) engine_->settle();
+      const bool at_end = engine_->num_steps() >= total_steps_ || (batch.last && epoch_ + 1 >= plan_.epochs);
       after_step(result, batch.last || at_end);
       if (batch.last || at_end) {
         is_stopping_ = result.stop && !at_end;
@@ -194,6 +196,7 @@ class Trainer {
   }
 
   TrainExit stop_here() {
+    engine_->settle();
     save();
     return TrainExit::kStopped;
   }
@@ -294,6 +297,7 @@ class Trainer {
   void save() {
     // Weights behind a loss that is not finite would push out the last good checkpoint. All ranks see the same loss.
     if (bad_steps_ > 0) return;
+    engine_->settle();
     auto random_states = gather_random_states(communicator_);
     auto optimizer_state = gather_optimizer_state(*optimizer_, engine_->arena(), communicator_);
     if (communicator_.rank() == 0) save_on_rank_zero(std::move(random_states), std::move(optimizer_state));

@@ -2,7 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <dlfcn.h>
+
+#include <cmath>
 #include <csignal>
+#include <optional>
 #include <thread>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -162,6 +166,93 @@ TEST(NcclOne, DdpThroughNcclEqualsTheSingleProcess) {
   for (std::size_t p = 0; p < net->parameters().size(); ++p) {
     EXPECT_TRUE(at::allclose(net->parameters()[p].cpu(), alone->parameters()[p], 0, 1e-12)) << p;
   }
+}
+
+/// While it lives, anything in LibTorch that waits for a GPU throws (torch.cuda.set_sync_debug_mode("error")).
+class NothingWaits {
+ public:
+  explicit NothingWaits(bool is_on)
+      : mode_(static_cast<int*>(::dlsym(RTLD_DEFAULT, "_ZZN3c104cuda13warning_stateEvE14warning_state_"))) {
+    LOCKSTEP_CHECK(mode_ != nullptr);
+    if (is_on) *mode_ = 2;
+  }
+  ~NothingWaits() { *mode_ = 0; }
+  NothingWaits(const NothingWaits&) = delete;
+  NothingWaits& operator=(const NothingWaits&) = delete;
+
+ private:
+  int* mode_;
+};
+
+/// fp16 with clipping, a schedule and bad batches; after some steps nothing may wait, except where the host decides.
+struct Fp16Outcome {
+  std::vector<at::Tensor> weights;
+  std::int64_t steps = 0, skips = 0;
+  double scale = 0;
+};
+Fp16Outcome train_fp16(comm::Communicator& communicator, at::Device device, parallel::Sharding sharding,
+                       train::Decisions decisions) {
+  auto net = make_net();
+  net->to(device, at::kFloat);
+  optim::AdamW optimizer(net->parameters(), {.lr = 0.01, .weight_decay = 0.1});
+  // make_strategy() would take `single` at one rank.
+  const auto strategy = sharding == parallel::Sharding::kNone ? parallel::make_ddp(communicator, {})
+                                                              : parallel::make_strategy(communicator, sharding, {});
+  train::Engine engine(
+      *net, optimizer, *strategy,
+      {.clip_norm = 0.5,
+       .schedule = optim::Schedule{.base_lr = 0.01, .kind = optim::ScheduleKind::kCosine, .total_steps = 40},
+       .precision = amp::Precision::kFp16,
+       .scaler = {.initial_scale = 1024, .growth_interval = 5},
+       .decisions = decisions});
+  std::vector<at::Tensor> batches;
+  for (int step = 0; step < 30; ++step) {
+    batches.push_back(rows_of(communicator.rank(), step).to(device, at::kFloat));
+    if (step % 9 == 4 && communicator.rank() == 0) batches.back().fill_(INFINITY);
+  }
+  const auto step_on = [&](int step) {
+    engine.micro_step(3, true, [&] { return loss_of(net, batches[static_cast<std::size_t>(step)]); });
+  };
+  for (int step = 0; step < 5; ++step) step_on(step);
+  {
+    const NothingWaits nothing_waits(decisions != train::Decisions::kOnHost);
+    for (int step = 5; step < 30; ++step) step_on(step);
+  }
+  engine.settle();
+  Fp16Outcome outcome{
+      .weights = {}, .steps = engine.num_steps(), .skips = engine.scaler()->skips(), .scale = engine.scaler()->scale()};
+  for (const auto& parameter : net->parameters()) outcome.weights.push_back(parameter.detach().cpu().clone());
+  return outcome;
+}
+
+void check_fp16(comm::Communicator& communicator, at::Device device, parallel::Sharding sharding) {
+  const auto host = train_fp16(communicator, device, sharding, train::Decisions::kOnHost);
+  const auto gpu = train_fp16(communicator, device, sharding, train::Decisions::kAuto);
+  EXPECT_EQ(host.skips, 3);
+  EXPECT_EQ(gpu.skips, host.skips);
+  EXPECT_EQ(gpu.steps, host.steps);
+  EXPECT_EQ(gpu.scale, host.scale);
+  for (std::size_t p = 0; p < host.weights.size(); ++p) {
+    EXPECT_TRUE(at::allclose(gpu.weights[p], host.weights[p], 1e-4, 1e-4)) << "parameter " << p;
+  }
+}
+
+TEST(NcclOne, AnFp16StepWaitsForNoGpuAndSkipsWhatTheHostWouldSkip) {
+  const auto host = comm::make_single_communicator();
+  const auto communicator = nccl_over(*host, 0);
+  check_fp16(*communicator, at::Device(at::kCUDA, 0), parallel::Sharding::kNone);
+}
+
+TEST(NcclTwo, AnFp16StepWaitsForNoGpuAndSkipsWhatTheHostWouldSkip) {
+  run_ranks(2, [](RankContext& context) {
+    const auto device = train::prepare_device("cuda", context.rank, context.world);
+    const auto host = comm::make_shm_communicator(context.store, context.rank, context.world, {});
+    const auto communicator = parallel::make_device_communicator(*host, device);
+    for (const auto sharding :
+         {parallel::Sharding::kNone, parallel::Sharding::kOptimizer, parallel::Sharding::kGradients}) {
+      check_fp16(*communicator, device, sharding);
+    }
+  });
 }
 
 TEST(NcclTwo, CollectivesOfProcesses) {
