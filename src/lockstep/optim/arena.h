@@ -51,7 +51,7 @@ struct ArenaLayout {
 /// `zero_grad()` (which sets grads to undefined) and assigning new tensors break the views: check_views() finds that.
 class ParameterArena {
  public:
-  static constexpr std::int64_t kNumSums = 8;  ///< elements of the tail before the flags
+  static constexpr std::int64_t kNumSums = 10;  ///< elements of the tail before the flags
 
   enum class Gradients {
     kHeld,  ///< a view for every parameter

@@ -19,7 +19,19 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kAutoSteps = 10;  // that kAuto watches before it decides
 
 // Places in the tail; the flags follow from ParameterArena::kNumSums on, by model index.
-enum TailPlace { kCount, kLoss, kLossCount, kStop, kActive, kLossScale, kLossScaleSquared };
+enum TailPlace {
+  kCount,
+  kLoss,
+  kLossCount,
+  kStop,
+  kActive,
+  kLossScale,
+  kLossScaleSquared,
+  kFailed,
+  kFailedRank,
+  kNumPlaces
+};
+static_assert(kNumPlaces <= optim::ParameterArena::kNumSums);
 
 }  // namespace
 
@@ -119,14 +131,15 @@ StepSums BucketedStrategy::finish() {
       if (order != layout_order(*arena_)) set_plan(order);
       layout_is_fixed_ = true;
     }
-    readiness_->expect_last_counts(1);
-    counts_are_known_ = true;
+    // A backward that threw has not seen all gradients: this rank looks again in its next step.
+    counts_are_known_ = local_.failed == 0;
+    if (counts_are_known_) readiness_->expect_last_counts(1);
     for (std::size_t b = 0; b < plan_.buckets.size(); ++b) send_bucket(static_cast<int>(b));
   }
   if (!tail_in_last_bucket()) send_tail();
   wait_for_exchange();
   statistics_.waiting += Clock::now() - start;
-  if (options_.static_graph && !static_counts_are_known_) {
+  if (options_.static_graph && !static_counts_are_known_ && local_.failed == 0) {
     readiness_->expect_last_counts(0);  // zero2 sends from the first step on and learns only now
     static_counts_are_known_ = true;
   }
@@ -177,6 +190,8 @@ void BucketedStrategy::write_tail() {
     values[kActive] = static_cast<scalar_t>(local_.active);
     values[kLossScale] = static_cast<scalar_t>(local_.loss_scale);
     values[kLossScaleSquared] = static_cast<scalar_t>(local_.loss_scale * local_.loss_scale);
+    values[kFailed] = static_cast<scalar_t>(local_.failed);
+    values[kFailedRank] = static_cast<scalar_t>(local_.failed * rank());
     for (std::size_t i = 0; i < arena_->segments().size(); ++i) {
       values[optim::ParameterArena::kNumSums + i] = static_cast<scalar_t>(readiness_->was_used(static_cast<int>(i)));
     }
@@ -195,12 +210,14 @@ StepSums BucketedStrategy::read_tail() {
     sums.loss_count = static_cast<double>(values[kLossCount]);
     sums.stop = values[kStop] > 0;
     sums.active = static_cast<double>(values[kActive]);
+    sums.failed = static_cast<double>(values[kFailed]);
+    if (sums.failed == 1) sums.failed_rank = static_cast<int>(values[kFailedRank]);
     scales = {static_cast<double>(values[kLossScale]), static_cast<double>(values[kLossScaleSquared])};
     flags.assign(values + optim::ParameterArena::kNumSums, values + tail.numel());
   });
   sums.loss_scale = local_.loss_scale;
   check_loss_scales(scales.first, scales.second);
-  if (sums.active > 0) judge_unused(sums, flags);
+  if (sums.active > 0 && sums.failed == 0) judge_unused(sums, flags);
   return sums;
 }
 

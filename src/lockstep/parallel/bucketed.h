@@ -22,6 +22,7 @@ class BucketedStrategy : public Strategy {
   bool layout_is_fixed() const noexcept override { return layout_is_fixed_; }
   void begin_step() override { readiness_->end_step(); }
   void begin_backward(bool last, const StepSums& local) override;
+  void fail_step() noexcept override { local_.failed = 1; }
   StepSums finish() override;
   void publish() override;
   double broadcast(double value) override;

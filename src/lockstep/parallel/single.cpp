@@ -25,9 +25,11 @@ class Single final : public Strategy {
     readiness_->begin_backward(GradientReadiness::Mode::kAccumulate);
     if (last) sums_ = local;
   }
+  void fail_step() noexcept override { sums_.failed = 1; }
 
   // A parameter without a gradient is left alone by the optimizer, as by torch.optim.
   StepSums finish() override {
+    sums_.failed_rank = sums_.failed > 0 ? 0 : -1;
     sums_.unused.clear();
     if (!readiness_->all_used()) {
       for (const auto& segment : arena_->segments())

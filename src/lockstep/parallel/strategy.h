@@ -25,6 +25,8 @@ struct StepSums {
   bool stop = false;      ///< some rank was asked to stop
   double active = 1;      ///< 1 for a rank that has data; the sum says how many ranks have
   double loss_scale = 1;  ///< that the gradients carry; must be the same on all ranks, and stays as it is
+  double failed = 0;      ///< 1 for a rank whose forward or backward threw; the sum says how many did
+  int failed_rank = -1;   ///< after finish(): the rank, when one alone failed
   /// Only after finish(): unused[s] != 0 for a segment (in layout order) that no rank used. Empty: all were used.
   std::vector<char> unused = {};
 };
@@ -81,8 +83,12 @@ class Strategy {
   /// and travels along with the last one.
   virtual void begin_backward(bool last, const StepSums& local) = 0;
 
+  /// This rank's backward threw: finish() is to tell the others.
+  virtual void fail_step() noexcept {}
+
   /// On return the gradients of update_plan() are sums over all ranks (device work queued), and so is the result.
   /// Throws Error that names parameters when some were not used though all must be, on all ranks together.
+  /// When some rank failed, the gradients mean nothing; the ranks are in step again all the same.
   virtual StepSums finish() = 0;
 
   virtual ExchangeStatistics statistics() const { return {}; }

@@ -64,6 +64,44 @@ void Engine::fix_layout(const std::vector<std::string>& names) {
 }
 
 StepResult Engine::micro_step(std::int64_t samples, bool last, const LossFunction& loss_function) {
+  if (samples < 1) {
+    throw ConfigError(text("a micro-batch of ", samples, " samples: expected 1 or more"),
+                      "a rank that has no more data calls join() instead, and the others go on");
+  }
+  backward_has_begun_ = false;
+  try {
+    return run_micro_step(samples, last, loss_function);
+  } catch (const CommError&) {
+    throw;  // the others are told, or gone
+  } catch (...) {
+    if (window_is_open_) fail_micro_step(samples, last);
+    throw;
+  }
+}
+
+// The others may be in the middle of an exchange: this rank brings its part of it, of whatever value.
+void Engine::fail_micro_step(std::int64_t samples, bool last) {
+  weight_of(static_cast<double>(samples));  // the others may be agreeing on its unit
+  window_.failed = 1;
+  window_.loss_scale = loss_scale_to_compare();
+  if (!backward_has_begun_) strategy_.begin_backward(last, window_);
+  strategy_.fail_step();
+  if (!last) return;
+  StepResult ignored;
+  drop(exchange(), ignored);
+}
+
+// All ranks come here together. Publishing keeps module buffers equal, which forward has moved.
+void Engine::drop(const parallel::StepSums& sums, StepResult& result) {
+  result.dropped = true;
+  result.failed_rank = sums.failed_rank;
+  result.samples = sums.loss_count;
+  result.stop = sums.stop;
+  result.step = num_steps_;
+  strategy_.publish();
+}
+
+StepResult Engine::run_micro_step(std::int64_t samples, bool last, const LossFunction& loss_function) {
   const auto start = Clock::now();
   if (!window_is_open_) open_window();
   has_accumulated_ = has_accumulated_ || !last;
@@ -84,6 +122,7 @@ StepResult Engine::micro_step(std::int64_t samples, bool last, const LossFunctio
   }
   window_.loss_scale = loss_scale_to_compare();
   strategy_.begin_backward(last, window_);
+  backward_has_begun_ = true;
   backward(loss, weight);
   const auto backward_end = Clock::now();
   times_.backward += backward_end - forward_end;
@@ -95,6 +134,10 @@ StepResult Engine::micro_step(std::int64_t samples, bool last, const LossFunctio
   const parallel::StepSums sums = exchange();
   const auto exchange_end = Clock::now();
   times_.exchange += exchange_end - backward_end;
+  if (sums.failed > 0) {
+    drop(sums, result);
+    return result;
+  }
   if (on_cpu) {
     losses_.add(sums.loss, sums.loss_count);
     result.loss = sums.loss / sums.loss_count;
@@ -176,6 +219,10 @@ std::int64_t Engine::join() {
     const parallel::StepSums sums = exchange();
     if (sums.active == 0) return updates;
     StepResult result;
+    if (sums.failed > 0) {
+      drop(sums, result);
+      continue;
+    }
     update(sums, result);
     ++updates;
     if (result.took_back) --updates;
@@ -183,8 +230,8 @@ std::int64_t Engine::join() {
 }
 
 parallel::StepSums Engine::exchange() {
+  window_is_open_ = false;  // whatever finish() throws, all ranks throw, and nothing is left to exchange
   parallel::StepSums sums = strategy_.finish();
-  window_is_open_ = false;
   if (!optimizer_.is_bound()) optimizer_.bind(arena_, strategy_.update_plan());
   return sums;
 }

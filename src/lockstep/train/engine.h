@@ -58,7 +58,10 @@ struct EngineOptions {
 /// What is known after a micro-batch; `updated` says whether it ended an optimizer step.
 struct StepResult {
   bool updated = false;
-  bool skipped = false;    ///< it ended a step whose fp16 gradients overflowed: nothing moved, the loss scale fell
+  bool skipped = false;  ///< it ended a step whose fp16 gradients overflowed: nothing moved, the loss scale fell
+  /// It ended a step in which some rank's forward or backward threw: nothing moved, on any rank.
+  bool dropped = false;
+  int failed_rank = -1;    ///< with `dropped`: the rank, when one alone failed
   bool took_back = false;  ///< with Decisions::kOnDevice: an earlier update turned out to have been skipped
   std::int64_t step = 0;   ///< optimizer steps done so far
   double lr = 0;           ///< of this update
@@ -90,6 +93,10 @@ class Engine {
   Engine(torch::nn::Module& model, optim::Optimizer& optimizer, parallel::Strategy& strategy, EngineOptions options);
 
   /// One micro-batch of `samples` samples; `last` ends the accumulation window and updates the weights.
+  ///
+  /// When `loss_function` or backward throws (out of memory, say), this rank still takes part in what the others wait
+  /// for, and throws on: every rank drops the update of that window, gradients and counts unchanged, and a program that
+  /// catches the exception goes on with its next micro-batch. Throws ConfigError for an empty batch: see join().
   StepResult micro_step(std::int64_t samples, bool last, const LossFunction& loss_function);
 
   /// For ranks with different numbers of batches: a rank that has no more calls this once, in place of micro_step(),
@@ -134,6 +141,9 @@ class Engine {
   at::Tensor forward(const LossFunction& loss_function, at::DeviceType device_type);
   void backward(const at::Tensor& loss, double weight);
   void open_window();
+  StepResult run_micro_step(std::int64_t samples, bool last, const LossFunction& loss_function);
+  void fail_micro_step(std::int64_t samples, bool last);
+  void drop(const parallel::StepSums& sums, StepResult& result);
   parallel::StepSums exchange();
   bool decides_on_device() const;
   double loss_scale_to_compare() const;
@@ -155,9 +165,10 @@ class Engine {
   std::deque<std::vector<char>> pending_unused_;      // of the updates that it has not told of
   parallel::StepSums window_;                         // this rank's share of the step under way
   bool window_is_open_ = false;
-  bool has_accumulated_ = false;  // some step had several micro-batches
-  double last_count_ = 0;         // of the last window that had data
-  double weight_unit_ = 0;        // Note [Weights and fp16]; 0: not agreed on yet
+  bool backward_has_begun_ = false;  // in this micro-step
+  bool has_accumulated_ = false;     // some step had several micro-batches
+  double last_count_ = 0;            // of the last window that had data
+  double weight_unit_ = 0;           // Note [Weights and fp16]; 0: not agreed on yet
   LossMeter losses_;
   at::Tensor backward_weight_;  // the scalar that backward starts from, kept while the batch size stays
   double backward_weight_value_ = 0;

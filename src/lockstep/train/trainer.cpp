@@ -138,6 +138,8 @@ class Trainer {
   void after_step(const StepResult& result, bool ends_epoch) {
     // The loss scale is falling: that is how it finds its place, and it has a judge of its own.
     if (result.skipped) return;
+    // The rank whose forward or backward threw ends the job; this one may come here before it hears of that.
+    if (result.dropped) return;
     if (result.loss) check_finite(*result.loss, result.step);
     const bool log_this = result.step % plan_.log_every == 0 || result.step == 1;
     if (inputs_.events != nullptr && log_this) {
