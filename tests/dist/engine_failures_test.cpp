@@ -131,6 +131,34 @@ TEST(Failures, BR096_UnderFp16TheFirstStepMayFailToo) {
   });
 }
 
+// All gradients are there and gone out: the rank that throws makes the update that the others make.
+TEST(Failures, BR096_AFailureBehindTheLastGradientLeavesTheRanksEqual) {
+  Weights weights;
+  run_threads_ok(2, [&](comm::Communicator& communicator) {
+    auto net = make_net();
+    optim::SGD optimizer(net->parameters(), {.lr = 0.1});
+    const auto ddp = parallel::make_ddp(communicator, {});
+    train::Engine engine(*net, optimizer, *ddp, {});
+    for (int step = 0; step < 5; ++step) {
+      auto rows = rows_of(communicator.rank(), step).requires_grad_(true);
+      if (step == 3 && communicator.rank() == 1) {
+        rows.register_hook([](const at::Tensor& gradient) -> at::Tensor {
+          if (gradient.defined()) throw std::runtime_error("the input's hook");
+          return gradient;
+        });
+      }
+      try {
+        engine.micro_step(3, true, [&] { return loss_of(net, rows); });
+      } catch (const std::runtime_error&) {
+        EXPECT_EQ(communicator.rank(), 1);
+      }
+    }
+    EXPECT_GE(engine.num_steps(), 4);
+    weights.put(communicator.rank(), *net);
+  });
+  weights.expect_equal_on_all_ranks();
+}
+
 TEST(Failures, ASingleProcessDropsTheWindowToo) {
   run_threads_ok(1, [&](comm::Communicator& communicator) {
     const Failure failure{.where = Where::kMiddleBucket, .step = 2, .micro = 1, .rank = 0};

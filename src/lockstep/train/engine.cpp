@@ -74,7 +74,11 @@ StepResult Engine::micro_step(std::int64_t samples, bool last, const LossFunctio
   } catch (const CommError&) {
     throw;  // the others are told, or gone
   } catch (...) {
-    if (window_is_open_) fail_micro_step(samples, last);
+    // What goes wrong in there goes wrong on all ranks; the first exception says more.
+    try {
+      if (window_is_open_) fail_micro_step(samples, last);
+    } catch (const std::exception&) {
+    }
     throw;
   }
 }
@@ -87,8 +91,10 @@ void Engine::fail_micro_step(std::int64_t samples, bool last) {
   if (!backward_has_begun_) strategy_.begin_backward(last, window_);
   strategy_.fail_step();
   if (!last) return;
+  // Where backward threw behind its last gradient, everything was sent by then: the others make this update.
   StepResult ignored;
-  drop(exchange(), ignored);
+  const parallel::StepSums sums = exchange();
+  sums.failed > 0 ? drop(sums, ignored) : update(sums, ignored);
 }
 
 // All ranks come here together. Publishing keeps module buffers equal, which forward has moved.
