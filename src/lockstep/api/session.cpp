@@ -54,6 +54,15 @@ std::int64_t Engine::join() {
   return impl_->engine->join();
 }
 
+void Engine::settle() {
+  impl_->engine->settle();
+}
+
+std::optional<double> Engine::loss_scale() const {
+  const auto& scaler = impl_->engine->scaler();
+  return scaler ? std::optional<double>(scaler->scale()) : std::nullopt;
+}
+
 std::int64_t Engine::num_steps() const {
   return impl_->engine->num_steps();
 }
@@ -71,8 +80,9 @@ Engine::Result Engine::micro_step(std::int64_t samples, bool last, const train::
     impl_->engine->request_stop();
   }
   const bool ends_window = impl_->calls_in_window + 1 >= impl_->accumulate || last;
+  // One that throws counts too, as the other ranks have made theirs; an empty batch is refused before that.
+  if (samples >= 1) impl_->calls_in_window = ends_window ? 0 : impl_->calls_in_window + 1;
   const Result result = impl_->engine->micro_step(samples, ends_window, loss);
-  impl_->calls_in_window = ends_window ? 0 : impl_->calls_in_window + 1;  // one that threw does not count
   context.is_engine_stopped = result.stop;
   return result;
 }
@@ -116,10 +126,13 @@ Engine Session::make_engine(torch::nn::Module& model, optim::Optimizer& optimize
   impl->engine = std::make_unique<train::Engine>(
       model, optimizer, *impl->strategy,
       train::EngineOptions{.average = options.average,
+                           .join_divisor = options.join_divisor,
                            .clip_norm = options.clip_norm,
                            .clip_value = options.clip_value,
                            .schedule = options.schedule,
                            .precision = options.precision,
+                           .scaler = options.scaler,
+                           .decisions = options.decisions,
                            .sync_batch_norm = options.sync_batch_norm && size() > 1 ? context_.communicator : nullptr});
   if (auto board = StatusBoard::from_environment(); board && context_.start_turn == nullptr) {
     impl->engine->report_to(std::move(*board), context_.world.local_rank);

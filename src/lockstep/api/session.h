@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <ranges>
 #include <span>
 #include <string>
@@ -32,8 +33,11 @@ struct EngineOptions {
   std::optional<double> clip_norm = std::nullopt;
   std::optional<double> clip_value = std::nullopt;
   std::optional<optim::Schedule> schedule = std::nullopt;
-  Precision precision = Precision::kFp32;  ///< kBf16 and kFp16 run forward under autocast
-  bool sync_batch_norm = false;            ///< batch normalisation over all ranks' samples
+  train::JoinDivisor join_divisor = train::JoinDivisor::kActive;  ///< see Engine::join()
+  Precision precision = Precision::kFp32;                         ///< kBf16 and kFp16 run forward under autocast
+  amp::GradScalerOptions scaler = {};                             ///< with kFp16
+  train::Decisions decisions = train::Decisions::kAuto;           ///< on clipping and on what overflowed
+  bool sync_batch_norm = false;                                   ///< batch normalisation over all ranks' samples
   Sharding sharding = Sharding::kNone;
   parallel::DdpOptions exchange = {};  ///< buckets, unused parameters, module buffers, a communication hook
 };
@@ -58,6 +62,7 @@ class Engine {
   /// Every `accumulate` calls, and at the last batch of an epoch, the weights are updated: then result.updated is true.
   /// Once a stop was asked for (SIGTERM, Ctrl-C) the update says so in result.stop, on all ranks at the same step; a
   /// further call throws Stopped, which lockstep::main turns into the exit code.
+  /// What `loss` or backward throws, this throws on; no rank makes that update, and all may go on: result.dropped.
   template <typename Loss>
   Result step(const data::Batch& batch, Loss&& loss) {
     auto [input, target] = on_device(batch);
@@ -70,6 +75,12 @@ class Engine {
   /// For ranks with different numbers of batches: a rank without further ones takes part in the others' updates until
   /// all have joined. Every rank calls it once, after its last step(). Returns the updates made here. [all ranks]
   std::int64_t join();
+
+  /// On a GPU with fp16 the host hears of a skipped update late: after this num_steps() and loss_scale() are exact.
+  /// [all ranks]
+  void settle();
+  /// With kFp16.
+  std::optional<double> loss_scale() const;
 
   /// Optimizer steps done.
   std::int64_t num_steps() const;
