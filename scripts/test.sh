@@ -63,10 +63,10 @@ run_tests() {
 scripts/setup.sh
 mkdir -p build
 build all release -DLOCKSTEP_BUILD_TESTS=ON -DLOCKSTEP_BUILD_EXAMPLES=ON
-say "release: the quick tests of single units, $jobs at a time"
-run_tests release -L '^unit$' -LE "$(one_of "${left_out[@]}")" -j "$jobs"
+say "release: the tests that do not watch the clock, $jobs at a time"
+run_tests release -L '^(unit|steady)$' -LE "$(one_of "${left_out[@]}")" -j "$jobs"
 say "release: the tests that start processes, one at a time since they watch the clock"
-run_tests release -LE "$(one_of unit "${left_out[@]}")"
+run_tests release -LE "$(one_of unit steady "${left_out[@]}")"
 
 for preset in "${sanitizers[@]}"; do
   # ThreadSanitizer for what threads share memory in; the other units have one thread.
