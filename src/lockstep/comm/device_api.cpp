@@ -60,7 +60,6 @@ CudaApi find_cuda() {
 NcclApi find_nccl() {
   const Symbols symbols("ncclCommInitRank", {"libnccl.so.2"});
   NcclApi api;
-  symbols.find(api.version, "ncclGetVersion");
   symbols.find(api.unique_id, "ncclGetUniqueId");
   symbols.find(api.group_start, "ncclGroupStart");
   symbols.find(api.group_end, "ncclGroupEnd");
@@ -78,6 +77,11 @@ NcclApi find_nccl() {
 }
 
 }  // namespace
+
+std::string NcclApi::describe(int code, void* communicator) const {
+  const char* last = last_error(communicator);
+  return last == nullptr || *last == '\0' ? text(error_text(code)) : text(error_text(code), " (", last, ")");
+}
 
 DeviceApi find_device_api() {
   return {find_cuda(), find_nccl()};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 namespace lockstep::comm {
 
@@ -30,7 +31,6 @@ struct NcclId {
 struct NcclApi {
   static constexpr int kInProgress = 7;  ///< ncclInProgress
 
-  int (*version)(int* version);
   int (*unique_id)(NcclId* id);
   int (*group_start)();
   int (*group_end)();
@@ -47,6 +47,9 @@ struct NcclApi {
   int (*all_gather)(const void* input, void* output, std::size_t count, int dtype, void* communicator, void* stream);
   int (*broadcast)(const void* input, void* output, std::size_t count, int dtype, int root, void* communicator,
                    void* stream);
+
+  /// What a code means, with NCCL's own words on it when there are any.
+  std::string describe(int code, void* communicator) const;
 };
 
 struct DeviceApi {

@@ -18,9 +18,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPeerCheckInterval{20};
-// A rank that dies takes its peers' collectives with it. They hold their own error back this long, so that a launcher
-// sees the rank that failed first end first.
-constexpr milliseconds kFirstFailureLead{300};
 // About 100 us of looking before sleeping: a wake-up through the kernel costs about 50 us.
 constexpr int kSpins = 2000;
 constexpr int kYields = 4;  ///< when there are more ranks than processors, the others need ours
@@ -49,12 +46,6 @@ bool connection_ended(int fd) {
 std::string label_words(std::uint32_t theirs, std::uint32_t mine, std::string_view label) {
   if (theirs == mine) return label.empty() ? "" : text(" (", label, ")");
   return theirs == 0 ? "" : " (another bucket)";
-}
-
-std::string rank_list(const std::vector<int>& ranks) {
-  std::vector<std::string> numbers;
-  for (const int rank : ranks) numbers.push_back(text(rank));
-  return text(ranks.size() == 1 ? "rank " : "ranks ", join(numbers, ", "));
 }
 
 }  // namespace
@@ -261,8 +252,7 @@ void Engine::verify(const Operation& operation, std::uint64_t piece) {
     message +=
         text("\n  rank ", rank, ": ", theirs.to_string(), label_words(theirs.label, mine.label, operation.label));
   }
-  fail(std::make_exception_ptr(CommError(
-      message, "every rank must make the same calls in the same order with the same counts, types and operations")));
+  fail(std::make_exception_ptr(CommError(message, kSameCallsHint)));
 }
 
 }  // namespace lockstep::comm

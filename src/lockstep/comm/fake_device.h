@@ -215,10 +215,6 @@ inline NcclApi FakeDevice::nccl() {
     }
   };
   NcclApi api;
-  api.version = [](int* version) {
-    *version = 22809;
-    return 0;
-  };
   api.unique_id = [](NcclId* id) {
     const std::lock_guard lock(state().mutex);
     std::strcpy(id->bytes, std::to_string(++state().num_ids).c_str());

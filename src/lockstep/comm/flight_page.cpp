@@ -55,6 +55,12 @@ std::optional<Request> FlightPage::request(std::uint64_t sequence) const noexcep
   return request;
 }
 
+std::string rank_list(const std::vector<int>& ranks) {
+  std::vector<std::string> numbers;
+  for (const int rank : ranks) numbers.push_back(text(rank));
+  return text(ranks.size() == 1 ? "rank " : "ranks ", join(numbers, ", "));
+}
+
 std::string last_seen(int rank, const FlightPage& page, int pid) {
   const std::uint64_t begun = page.begun();
   std::string out = text("rank ", rank, begun == 0 ? text(" has begun none") : text(" last began operation #", begun));

@@ -2,11 +2,13 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/comm/communicator.h"
 
@@ -72,6 +74,18 @@ class FlightPage {
   std::atomic<State> state_{State::kUnused};
   std::array<Entry, kNumEntries> entries_{};
 };
+
+// What the two kinds of waiting, over shared memory and over GPUs, say and do alike.
+
+/// A rank that dies takes its peers' collectives with it. They hold their own error back this long, so that a launcher
+/// sees the rank that failed first end first.
+inline constexpr std::chrono::milliseconds kFirstFailureLead{300};
+
+inline constexpr const char* kSameCallsHint =
+    "every rank must make the same calls in the same order with the same counts, types and operations";
+
+/// "rank 3", "ranks 1, 2".
+std::string rank_list(const std::vector<int>& ranks);
 
 /// Where a rank was last seen, for people: "rank 1 last began operation #3: barrier; its process is stopped". `pid` is
 /// 0 when the rank is a thread of this process.

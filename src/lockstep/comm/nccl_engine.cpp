@@ -1,10 +1,8 @@
 #include "lockstep/comm/nccl_engine.h"
 
 #include <array>
-#include <cstring>
 #include <future>
 #include <optional>
-#include <span>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -53,18 +51,11 @@ struct Connection {
   std::string failure;
   std::promise<void> done;
 
-  bool succeeded(int code, const char* what) {
-    if (code == 0) return true;
-    failure = text(what, ": ", api.nccl.error_text(code));
-    if (const char* last = api.nccl.last_error(nccl); last != nullptr && *last != '\0')
-      failure += text(" (", last, ")");
-    return false;
-  }
   void run() {
     if (const int code = api.cuda.set_device(device); code != 0) {
       failure = text("cudaSetDevice(", device, "): ", api.cuda.error_text(code));
-    } else {
-      succeeded(api.nccl.init_rank(&nccl, size, id, rank), "ncclCommInitRank");
+    } else if (const int code_of_start = api.nccl.init_rank(&nccl, size, id, rank); code_of_start != 0) {
+      failure = text("ncclCommInitRank: ", api.nccl.describe(code_of_start, nccl));
     }
     done.set_value();
   }
@@ -86,13 +77,15 @@ NcclEngine::NcclEngine(Communicator& host, NcclOptions options, const DeviceApi&
   }
   must(api_.cuda.set_device(options_.device), "cudaSetDevice");
   check_devices_differ(host);
-  if (auto* page = peers_[static_cast<std::size_t>(rank_)].page) page->reset();
+  if (auto* page = own_page()) page->reset();
   meet(host);
   share_launch_group(host);
   int least = 0, greatest = 0;
   must(api_.cuda.stream_priority_range(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   // Ahead of the kernels of backward, so that a bucket does not wait for the whole of it.
-  must(api_.cuda.stream_create(&stream_, kNonBlockingStream, greatest), "cudaStreamCreateWithPriority");
+  void* stream = nullptr;
+  must(api_.cuda.stream_create(&stream, kNonBlockingStream, greatest), "cudaStreamCreateWithPriority");
+  stream_ = Handle(stream, api_.cuda.stream_destroy);
   input_ready_ = std::make_unique<CudaEvent>(api_.cuda);
   watcher_ = std::thread([this] { watch(); });
 }
@@ -149,7 +142,7 @@ void NcclEngine::meet(Communicator& host) {
     throw CommError(text("rank ", rank_, " on GPU ", options_.device, ": ", connection->failure),
                     "NCCL_DEBUG=INFO shows more; `lockstep doctor` looks at this machine");
   }
-  nccl_ = connection->nccl;
+  nccl_ = Handle(connection->nccl, api_.nccl.abort);
 }
 
 NcclEngine::~NcclEngine() {
@@ -164,15 +157,14 @@ NcclEngine::~NcclEngine() {
   wake_watcher_.notify_all();
   lock.unlock();
   watcher_.join();
-  if (auto* page = peers_[static_cast<std::size_t>(rank_)].page; page != nullptr && !has_failed_) {
+  if (auto* page = own_page(); page != nullptr && !has_failed_) {
     page->set_state(in_order ? FlightPage::State::kLeft : FlightPage::State::kFailed);
   }
   if (in_order) {
-    api_.nccl.destroy(nccl_);
-  } else if (!has_failed_) {
-    api_.nccl.abort(nccl_);
+    api_.nccl.destroy(nccl_.release());
+  } else if (has_failed_) {
+    static_cast<void>(nccl_.release());  // fail() has aborted it
   }
-  api_.cuda.stream_destroy(stream_);
 }
 
 void NcclEngine::must(int cuda_code, std::string_view what) const {
@@ -194,13 +186,13 @@ int NcclEngine::call_nccl(const Request& request, const Operands& operands) cons
   const int op = nccl_op(static_cast<ReduceOp>(request.op));
   switch (request.kind) {
     case Kind::kAllReduce:
-      return nccl.all_reduce(input, output, request.count, type, op, nccl_, stream_);
+      return nccl.all_reduce(input, output, request.count, type, op, nccl_.get(), stream_.get());
     case Kind::kReduceScatter:
-      return nccl.reduce_scatter(input, output, request.count, type, op, nccl_, stream_);
+      return nccl.reduce_scatter(input, output, request.count, type, op, nccl_.get(), stream_.get());
     case Kind::kAllGather:
-      return nccl.all_gather(input, output, request.count, type, nccl_, stream_);
+      return nccl.all_gather(input, output, request.count, type, nccl_.get(), stream_.get());
     case Kind::kBroadcast:
-      return nccl.broadcast(input, output, request.count, type, request.root, nccl_, stream_);
+      return nccl.broadcast(input, output, request.count, type, request.root, nccl_.get(), stream_.get());
     case Kind::kBarrier:
       break;
   }
@@ -212,14 +204,14 @@ std::shared_ptr<CudaEvent> NcclEngine::start(Request request, std::string_view l
   request.sequence = ++sequence_;
   request.label = label_hash(label);
   must(api_.cuda.event_record(input_ready_->handle(), options_.current_stream()), "cudaEventRecord");
-  must(api_.cuda.stream_wait_event(stream_, input_ready_->handle(), 0), "cudaStreamWaitEvent");
+  must(api_.cuda.stream_wait_event(stream_.get(), input_ready_->handle(), 0), "cudaStreamWaitEvent");
   // The watcher, too, drops events: it does so under the mutex.
   std::unique_lock lock(mutex_);
   const auto done = take_event();
   if (!label.empty()) labels_.try_emplace(request.label, label);
   flights_.push_back({request, done, false, Clock::now()});
   lock.unlock();
-  if (auto* page = peers_[static_cast<std::size_t>(rank_)].page) page->begin(request);
+  if (auto* page = own_page()) page->begin(request);
   const auto call = [&] { return call_nccl(request, operands); };
   std::optional<int> launched;
   if (launch_group_) {
@@ -232,15 +224,13 @@ std::shared_ptr<CudaEvent> NcclEngine::start(Request request, std::string_view l
   check();  // the watcher aborted it meanwhile, and knows why
   const int code = launched.value_or(0);
   if (code != 0 && code != NcclApi::kInProgress) {
-    const char* last = api_.nccl.last_error(nccl_);
-    fail(std::make_exception_ptr(
-             CommError(text("rank ", rank_, " in ", request.to_string(), ": NCCL: ", api_.nccl.error_text(code),
-                            last != nullptr && *last != '\0' ? text(" (", last, ")") : ""),
-                       "NCCL_DEBUG=WARN shows more")),
+    fail(std::make_exception_ptr(CommError(
+             text("rank ", rank_, " in ", request.to_string(), ": NCCL: ", api_.nccl.describe(code, nccl_.get())),
+             "NCCL_DEBUG=WARN shows more")),
          FlightPage::State::kFailed);
     check();
   }
-  must(api_.cuda.event_record(done->handle(), stream_), "cudaEventRecord");
+  must(api_.cuda.event_record(done->handle(), stream_.get()), "cudaEventRecord");
   lock.lock();
   flights_.back().is_launched = true;
   return done;

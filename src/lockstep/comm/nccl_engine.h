@@ -73,12 +73,15 @@ class NcclEngine {
     bool is_launched = false;  ///< before that, `done` means nothing
     Clock::time_point since;   ///< queued; or, if later, when the one before it finished
   };
+  using Handle = std::unique_ptr<void, int (*)(void*)>;
   struct Peer {
     FlightPage* page = nullptr;
     int pid = 0;
     UniqueFd process;  ///< readable once the rank's process has ended
   };
 
+  /// Null where ranks share no memory.
+  FlightPage* own_page() const noexcept { return peers_[static_cast<std::size_t>(rank_)].page; }
   void check_devices_differ(Communicator& host);
   void share_launch_group(Communicator& host);
   void meet(Communicator& host);
@@ -103,8 +106,8 @@ class NcclEngine {
   const int rank_;
   const int size_;
   std::vector<Peer> peers_;  // by rank
-  void* stream_ = nullptr;
-  void* nccl_ = nullptr;
+  Handle stream_{nullptr, nullptr};
+  Handle nccl_{nullptr, nullptr};  // aborted, unless the destructor ends it in order
   std::unique_ptr<CudaEvent> input_ready_;
   std::shared_ptr<LaunchGroup> launch_group_;  // when the ranks are threads
   std::uint64_t sequence_ = 0;

@@ -15,9 +15,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kInterval{20};
-// A rank that dies takes its peers' collectives with it. They hold their own error back this long, so that a launcher
-// sees the rank that failed first end first.
-constexpr milliseconds kFirstFailureLead{300};
 
 bool is_readable(int fd) {
   pollfd entry{fd, POLLIN, 0};
@@ -59,11 +56,9 @@ void NcclEngine::look() {
 
 std::exception_ptr NcclEngine::look_at_nccl() {
   int code = 0;
-  if (api_.nccl.async_error(nccl_, &code) != 0 || code == 0 || code == NcclApi::kInProgress) return nullptr;
-  const char* last = api_.nccl.last_error(nccl_);
+  if (api_.nccl.async_error(nccl_.get(), &code) != 0 || code == 0 || code == NcclApi::kInProgress) return nullptr;
   return std::make_exception_ptr(
-      CommError(text("rank ", rank_, " on GPU ", options_.device, ": NCCL: ", api_.nccl.error_text(code),
-                     last != nullptr && *last != '\0' ? text(" (", last, ")") : ""),
+      CommError(text("rank ", rank_, " on GPU ", options_.device, ": NCCL: ", api_.nccl.describe(code, nccl_.get())),
                 "NCCL_DEBUG=WARN shows more"));
 }
 
@@ -79,7 +74,7 @@ std::exception_ptr NcclEngine::take_finished() {
           CommError(text(describe(failed), ": the GPU reports: ", api_.cuda.error_text(code)),
                     "a kernel of this rank has failed, not necessarily NCCL's; CUDA_LAUNCH_BLOCKING=1 shows which"));
     }
-    if (auto* page = peers_[static_cast<std::size_t>(rank_)].page) page->finish(flights_.front().request.sequence);
+    if (auto* page = own_page()) page->finish(flights_.front().request.sequence);
     flights_.pop_front();
     if (!flights_.empty()) flights_.front().since = Clock::now();
   }
@@ -91,21 +86,21 @@ std::exception_ptr NcclEngine::compare_requests() {
   auto begun = std::numeric_limits<std::uint64_t>::max();
   for (const auto& peer : peers_) begun = std::min(begun, peer.page != nullptr ? peer.page->begun() : 0);
   while (compared_ < begun) {
-    const auto own = peers_[static_cast<std::size_t>(rank_)].page->request(++compared_);
-    if (!own) continue;
-    bool same = true;
+    const auto own = own_page()->request(++compared_);
+    const bool differs = own && std::any_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+                           const auto theirs = peer.page->request(compared_);
+                           return theirs && *theirs != *own;
+                         });
+    if (!differs) continue;
     std::string asked;
     for (std::size_t r = 0; r < peers_.size(); ++r) {
       const auto theirs = peers_[r].page->request(compared_);
       asked += text("\n  rank ", r, ": ",
                     theirs ? text(theirs->to_string(), words_for(theirs->label)) : text("(no longer known)"));
-      same = same && (!theirs || *theirs == *own);
     }
-    if (same) continue;
-    return std::make_exception_ptr(
-        CommError(text("the ranks of communicator \"", options_.limits.name,
-                       "\" ask for different collectives (seen by rank ", rank_, ")", asked),
-                  "every rank must make the same calls in the same order with the same counts, types and operations"));
+    return std::make_exception_ptr(CommError(text("the ranks of communicator \"", options_.limits.name,
+                                                  "\" ask for different collectives (seen by rank ", rank_, ")", asked),
+                                             kSameCallsHint));
   }
   return nullptr;
 }
@@ -132,10 +127,10 @@ std::exception_ptr NcclEngine::look_for_lost(const Flight& oldest) {
 }
 
 std::exception_ptr NcclEngine::describe_stall(const Flight& oldest) {
-  std::vector<int> missing, present;
+  std::vector<int> missing;
   for (int rank = 0; rank < size_; ++rank) {
     const auto* page = peers_[static_cast<std::size_t>(rank)].page;
-    (page != nullptr && page->begun() < oldest.request.sequence ? missing : present).push_back(rank);
+    if (page != nullptr && page->begun() < oldest.request.sequence) missing.push_back(rank);
   }
   const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - oldest.since);
   const std::string within = text(" within ", format_duration(std::min(waited, options_.limits.timeout)));
@@ -144,12 +139,9 @@ std::exception_ptr NcclEngine::describe_stall(const Flight& oldest) {
         text(describe(oldest), ": all ranks have come, and it did not finish", within),
         "a GPU may still be busy with earlier work: a longer timeout helps then; else NCCL_DEBUG=INFO shows more"));
   }
-  std::vector<std::string> names;
-  for (const int rank : missing) names.push_back(text(rank));
-  return std::make_exception_ptr(
-      TimeoutError(text(describe(oldest), ": ", missing.size() == 1 ? "rank " : "ranks ", join(names, ", "),
-                        " did not come", within, " (", peers_seen(missing), ")"),
-                   "a rank that is merely slow needs a longer timeout"));
+  return std::make_exception_ptr(TimeoutError(
+      text(describe(oldest), ": ", rank_list(missing), " did not come", within, " (", peers_seen(missing), ")"),
+      "a rank that is merely slow needs a longer timeout"));
 }
 
 std::string NcclEngine::words_for(std::uint32_t label) {
@@ -181,8 +173,8 @@ void NcclEngine::fail(std::exception_ptr failure, FlightPage::State state) {
     failure_ = std::move(failure);
     has_failed_.store(true, std::memory_order_release);
   }
-  if (auto* page = peers_[static_cast<std::size_t>(rank_)].page) page->set_state(state);
-  api_.nccl.abort(nccl_);
+  if (auto* page = own_page()) page->set_state(state);
+  api_.nccl.abort(nccl_.get());
 }
 
 }  // namespace lockstep::comm
