@@ -1,5 +1,6 @@
 // `lockstep train` and `compare` on real Fashion-MNIST, as a user runs them.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -19,6 +20,8 @@
 
 namespace lockstep::e2e {
 namespace {
+
+using ::testing::HasSubstr;
 
 class Train : public ::testing::Test {
  protected:
@@ -291,6 +294,32 @@ TEST_F(Train, DivergenceStopsWithExitOneAndNamesTheStep) {
   EXPECT_EQ(finished.exit_code, 1);
   EXPECT_EQ(finished.document()["exit"], "failed");
   EXPECT_NE(finished.err.find("training diverged"), std::string::npos) << finished.err;
+}
+
+// Over the ends of several epochs: their mean leaves out the bad losses, and must not pass for a good one.
+TEST_F(Train, ADivergedRunLeavesTheLastGoodCheckpointAlone) {
+  const auto train = [&](const std::string& lr, const std::string& max_steps) {
+    return run(Words{"train", "--data", "synthetic:1x28x28:160", "--device", "cpu", "--nproc", "2", "--epochs", "100"} +
+               Words{"--eval-every", "0", "--save-steps", "2", "--keep", "1", "--lr", lr, "--max-steps", max_steps} +
+               Words{"--run-dir", path("run").string(), "--resume", "auto"});
+  };
+  EXPECT_EQ(train("0.01", "4").exit_code, 0);
+  const auto diverged = train("3e38", "60");
+  EXPECT_EQ(diverged.exit_code, 1);
+  EXPECT_THAT(diverged.err, HasSubstr("training diverged: the loss is nan since step"));
+  const auto again = train("0.01", "9");
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+}
+
+TEST_F(Train, ARunThatEndsWithSpoiltWeightsIsNoSuccessThoughTooShortToGiveUp) {
+  for (const char* nproc : {"1", "2"}) {
+    const auto finished = run({"train", "--data", "synthetic:1x28x28:960", "--device", "cpu", "--nproc", nproc,
+                               "--max-steps", "4", "--eval-every", "0", "--lr", "3e38", "--overwrite", "--run-dir",
+                               path("run").string(), "--dump-final", path("final.safetensors").string()});
+    EXPECT_EQ(finished.exit_code, 1);
+    EXPECT_THAT(finished.err, HasSubstr("the final weights are not finite, spoilt at step"));
+    EXPECT_FALSE(fs::exists(path("final.safetensors")));
+  }
 }
 
 TEST_F(Train, BadDataIsRefusedWithItsPlaceAndNothingIsLeftBehind) {

@@ -157,7 +157,8 @@ class Trainer {
     const double train_loss = engine_->losses().mean();
     // Reading the loss waited for the device, so the time covers all of the epoch's work.
     const double seconds = std::chrono::duration<double>(spent).count();
-    check_finite(train_loss, engine_->num_steps());
+    // On the CPU each step's loss was judged, and this mean leaves out those that are not finite.
+    if (!device_.is_cpu()) check_finite(train_loss, engine_->num_steps());
     const std::int64_t number = epoch_ + 1;
     const bool at_end = engine_->num_steps() >= total_steps_ || (complete && number >= plan_.epochs) || is_stopping_;
     std::optional<EvaluationResult> evaluation;
@@ -203,7 +204,15 @@ class Trainer {
     return TrainExit::kStopped;
   }
 
+  // A run may end in fewer bad steps than it takes to give up.
+  void refuse_spoilt_weights() {
+    if (weights_are_finite()) return;
+    if (bad_steps_ == 0) first_bad_step_ = engine_->num_steps();
+    fail_diverged(text("the final weights are not finite, spoilt at step ", first_bad_step_));
+  }
+
   TrainOutcome finish(TrainExit exit) {
+    if (exit == TrainExit::kCompleted) refuse_spoilt_weights();
     TrainOutcome outcome{exit, engine_->num_steps(), agreed_sha256()};
     if (communicator_.rank() == 0 && plan_.dump_final && exit == TrainExit::kCompleted) {
       save_tensors(*plan_.dump_final, state_tensors(*inputs_.model));
@@ -267,7 +276,18 @@ class Trainer {
     if (++bad_steps_ == 1) first_bad_step_ = step;
     const bool from_epoch = !device_.is_cpu();  // there, losses are read once an epoch
     if (!plan_.strict_nan && !from_epoch && bad_steps_ < kMaxBadSteps) return;
-    const std::string message = text("training diverged: the loss is ", loss, " since step ", first_bad_step_);
+    fail_diverged(text("the loss is ", std::isnan(loss) ? "nan" : text(loss), " since step ", first_bad_step_));
+  }
+
+  // An update can spoil the weights before a loss shows it. All ranks have the same ones.
+  bool weights_are_finite() {
+    const auto& buffers = engine_->arena().buffers();
+    return std::all_of(buffers.begin(), buffers.end(),
+                       [](const auto& buffer) { return at::isfinite(buffer.values).all().template item<bool>(); });
+  }
+
+  [[noreturn]] void fail_diverged(const std::string& what) {
+    const std::string message = text("training diverged: ", what);
     if (inputs_.events != nullptr) {
       inputs_.events->write(
           "fault",
@@ -297,9 +317,9 @@ class Trainer {
   }
 
   void save() {
-    // Weights behind a loss that is not finite would push out the last good checkpoint. All ranks see the same loss.
-    if (bad_steps_ > 0) return;
+    // Such weights would push out the last good checkpoint. All ranks see the same loss.
     engine_->settle();
+    if (bad_steps_ > 0 || !weights_are_finite()) return;
     auto random_states = gather_random_states(communicator_);
     auto optimizer_state = gather_optimizer_state(*optimizer_, engine_->arena(), communicator_);
     if (communicator_.rank() == 0) save_on_rank_zero(std::move(random_states), std::move(optimizer_state));
