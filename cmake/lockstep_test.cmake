@@ -42,3 +42,17 @@ function(lockstep_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
       ENVIRONMENT "LOCKSTEP_BUILD_DIR=${CMAKE_BINARY_DIR};LOCKSTEP_SOURCE_DIR=${PROJECT_SOURCE_DIR};LOCKSTEP_PYTHON=${LOCKSTEP_PYTHON}")
 endfunction()
+
+# lockstep_python_part(NAME FILTER): the tests FILTER of the program behind the ctest entry NAME need a Python with torch.
+# They become the entry `NAME.python` (labels `python`, `steady`) and leave NAME, so that a run without Python leaves out
+# what it cannot run instead of skipping it.
+function(lockstep_python_part name filter)
+  if(NOT TEST ${name})
+    return()
+  endif()
+  string(REPLACE "." "_" program ${name}_test)
+  get_test_property(${name} ENVIRONMENT environment)
+  add_test(NAME ${name}.python COMMAND ${program} --gtest_filter=${filter})
+  set_tests_properties(${name}.python PROPERTIES LABELS "python;steady" TIMEOUT 300 ENVIRONMENT "${environment}")
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "${environment};GTEST_FILTER=-${filter}")
+endfunction()

@@ -17,7 +17,7 @@ sanitizers=(asan-ubsan tsan)
 for argument in "$@"; do
   case $argument in
     --slow) slow=true ;;
-    --no-python-tests) left_out+=(python); export LOCKSTEP_NO_PYTHON_TESTS=1 ;;
+    --no-python-tests) left_out+=(python) ;;
     --no-sanitizers) sanitizers=() ;;
     -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test: unknown argument '$argument'; accepted: --slow, --no-python-tests, --no-sanitizers, --help" >&2; exit 2 ;;

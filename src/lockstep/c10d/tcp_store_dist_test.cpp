@@ -198,11 +198,8 @@ TEST(TcpStore, ADescriptorThatIsNoListeningSocketIsRefused) {
 
 TEST(TcpStore, PythonsClientTalksToOurServer) {
   const char* python = std::getenv("LOCKSTEP_PYTHON");
-  if (python == nullptr || *python == '\0') {
-    const char* without = std::getenv("LOCKSTEP_NO_PYTHON_TESTS");
-    if (without != nullptr && std::string_view(without) == "1") GTEST_SKIP() << "LOCKSTEP_NO_PYTHON_TESTS=1";
-    FAIL() << "LOCKSTEP_PYTHON names no interpreter with torch; LOCKSTEP_NO_PYTHON_TESTS=1 leaves the Python tests out";
-  }
+  ASSERT_TRUE(python != nullptr && *python != '\0') << "LOCKSTEP_PYTHON is empty: this test needs a Python with torch; "
+                                                       "scripts/test.sh --no-python-tests goes without";
   Listener listener = listen_on();
   const int port = listener.port;
   const auto store = serve(listener);

@@ -141,9 +141,8 @@ for line in open(sys.argv[1]):
 
 TEST(Sampler, EqualsPythonIn200RandomCases) {
   const char* python = std::getenv("LOCKSTEP_PYTHON");
-  if (std::getenv("LOCKSTEP_NO_PYTHON_TESTS") != nullptr) GTEST_SKIP() << "LOCKSTEP_NO_PYTHON_TESTS is set";
-  ASSERT_TRUE(python != nullptr && *python != '\0')
-      << "LOCKSTEP_PYTHON is empty: this test needs a Python with torch; set LOCKSTEP_NO_PYTHON_TESTS=1 to go without";
+  ASSERT_TRUE(python != nullptr && *python != '\0') << "LOCKSTEP_PYTHON is empty: this test needs a Python with torch; "
+                                                       "scripts/test.sh --no-python-tests goes without";
   const TemporaryDirectory folder("sampler-test");
   std::mt19937_64 random(20260102);
   const auto draw = [&](std::int64_t below) {

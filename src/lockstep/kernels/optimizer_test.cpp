@@ -138,7 +138,7 @@ TYPED_TEST(OptimizerTyped, SumOfSquaresIsExactEnoughAndTheSameOnEveryCpu) {
 
 TYPED_TEST(OptimizerTyped, FusedLevelsAgreeBitForBit) {
   using T = TypeParam;
-  if (best_cpu_level() < CpuLevel::kAvx512) GTEST_SKIP() << "needs AVX-512 to compare it with AVX2";
+  if (best_cpu_level() < CpuLevel::kAvx512) GTEST_SKIP() << "needs a CPU with AVX-512, to compare it with AVX2";
   auto a = normal<T>(1003, 1), b = a;
   const auto gradients = normal<T>(1003, 2);
   std::vector<T> am(1003), av(1003), bm(1003), bv(1003);

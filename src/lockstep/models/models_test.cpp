@@ -281,7 +281,7 @@ void expect_optimizers_equal_aten(at::ScalarType type) {
 }
 
 TEST(OptimizerKernels, EqualAtensOperationsToTheLastBits) {
-  if (kernels::best_cpu_level() == kernels::CpuLevel::kBaseline) GTEST_SKIP() << "needs fused multiply-add";
+  if (kernels::best_cpu_level() == kernels::CpuLevel::kBaseline) GTEST_SKIP() << "needs a CPU with AVX2 and FMA";
   expect_optimizers_equal_aten<float>(at::kFloat);
   expect_optimizers_equal_aten<double>(at::kDouble);
 }
