@@ -27,9 +27,9 @@ class DeviceScaler {
 
   /// [] fp32: what the loss is multiplied by.
   const at::Tensor& scale();
-  /// [] fp32: how many updates were skipped that heard() has not told yet.
+  /// [] fp32: how many updates were skipped that hear() has not told yet.
   const at::Tensor& not_heard();
-  /// Updates that heard() has not told yet.
+  /// Updates that hear() has not told yet.
   std::size_t num_pending() const noexcept { return pending_.size(); }
 
   /// Ends an update: `found_inf`, [] fp32, is 1 where it was skipped, and the same on all ranks.

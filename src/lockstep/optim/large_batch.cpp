@@ -53,7 +53,7 @@ void Lamb::prepare(const std::vector<Run>& runs, const std::vector<int>& segment
   directions_.clear();
   std::vector<at::Tensor> values;
   for (const auto& run : runs) {
-    const auto gradient = run.gradients * run.gradient_scale;
+    const auto gradient = run.gradients * run.scale->host;
     const auto &average = run.state[0], &square = run.state[1];
     average.mul_(options_.beta1).add_(gradient, 1 - options_.beta1);
     square.mul_(options_.beta2).addcmul_(gradient, gradient, 1 - options_.beta2);
@@ -98,7 +98,7 @@ void Lars::prepare(const std::vector<Run>& runs, const std::vector<int>& segment
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const auto& parameter = arena().segments()[static_cast<std::size_t>(segments[i])].parameter;
     const bool adapts = options_.adapt_vectors || parameter.dim() > 1;
-    const double gradient = norms[i].second * runs[i].gradient_scale;
+    const double gradient = norms[i].second * runs[i].scale->host;
     const double denominator = gradient + options_.weight_decay * norms[i].first + options_.eps;
     const bool is_usable = adapts && norms[i].first > 0 && gradient > 0;
     ratios_.push_back(is_usable ? options_.trust * norms[i].first / denominator : 1);
@@ -109,7 +109,7 @@ void Lars::prepare(const std::vector<Run>& runs, const std::vector<int>& segment
 
 void Lars::update(const Run& run) {
   const double weight_decay = is_adapted_[next_] != 0 ? options_.weight_decay : 0;
-  auto direction = run.gradients * run.gradient_scale;
+  auto direction = run.gradients * run.scale->host;
   direction.add_(run.values, weight_decay).mul_(ratios_[next_]);
   run.state[0].mul_(options_.momentum).add_(direction);
   run.values.add_(run.state[0], -run.lr);

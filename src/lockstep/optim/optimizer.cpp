@@ -112,16 +112,15 @@ std::vector<Optimizer::Run> Optimizer::make_runs(double lr, const UpdateScale& s
     const auto numel = pieces[last - 1].begin + pieces[last - 1].numel - piece.begin;
     const int group = group_of_segment_[index_of(piece)];
     const int buffer = segment_of(piece).buffer;
-    const double ratio = group == 0 ? 1 : lr_[static_cast<std::size_t>(group)] / lr_.front();
+    const double own_lr = lr_[static_cast<std::size_t>(group)];
     Run run{.values = {},
             .gradients = {},
             .state = {},
             .group = group,
             .step = parameter_steps_[index_of(piece)] + 1,
-            .lr = lr * ratio,
-            .gradient_scale = scale.host,
+            .lr = group == 0 ? lr : lr * own_lr / lr_.front(),
             .scale = &scale,
-            .device_lr = scale.lr.defined() && group != 0 ? scale.lr * ratio : scale.lr};
+            .device_lr = scale.lr.defined() && group != 0 ? scale.lr * (own_lr / lr_.front()) : scale.lr};
     for (const auto& state : state_) {
       if (state.buffer != buffer) continue;
       const auto view = state.tensor.narrow(0, piece.state_begin, numel);

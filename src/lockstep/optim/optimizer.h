@@ -109,7 +109,6 @@ class Optimizer {
     int group = 0;
     std::int64_t step = 1;  ///< this update's number for these parameters, from 1
     double lr = 0;
-    double gradient_scale = 1;  ///< what the host knows of it; see `scale`
     const UpdateScale* scale = nullptr;
     at::Tensor device_lr;  ///< [] of this run's group, when the rate is on the device
   };
@@ -129,7 +128,6 @@ class Optimizer {
   std::vector<Run> make_runs(double lr, const UpdateScale& scale, const std::vector<char>& unused,
                              std::vector<int>& segments);
   void count_update(const std::vector<char>& unused, int amount);
-  std::pair<at::Tensor, at::Tensor> values_and_gradients(const UpdatePiece& first, std::int64_t numel);
   bool is_half(int buffer) const;
 
   std::vector<at::Tensor> parameters_;

@@ -136,7 +136,7 @@ void SGD::update(const Run& run) {
                               .weight_decay = options.weight_decay,
                               .nesterov = options.nesterov,
                               .first_step = first_step,
-                              .grad_scale = run.gradient_scale};
+                              .grad_scale = run.scale->host};
   AT_DISPATCH_FLOATING_TYPES(run.values.scalar_type(), "sgd", [&] {
     kernels::sgd_step<scalar_t>(span_of<scalar_t>(run.values), span_of<scalar_t>(run.gradients),
                                 state_span<scalar_t>(run.state, 0), step);
@@ -188,7 +188,7 @@ void Adam::update(const Run& run) {
                                .weight_decay = options.weight_decay,
                                .decoupled_weight_decay = decoupled_weight_decay_,
                                .step = run.step,
-                               .grad_scale = run.gradient_scale};
+                               .grad_scale = run.scale->host};
   AT_DISPATCH_FLOATING_TYPES(run.values.scalar_type(), "adam", [&] {
     kernels::adam_step<scalar_t>(span_of<scalar_t>(run.values), span_of<scalar_t>(run.gradients),
                                  span_of<scalar_t>(run.state[0]), span_of<scalar_t>(run.state[1]), step,

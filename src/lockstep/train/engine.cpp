@@ -290,8 +290,8 @@ void Engine::update_on_device(const parallel::StepSums& sums, StepResult& result
   const auto& plan = optimizer_.plan();
   optim::UpdateScale scale{.host = 1 / sums.count};
   at::Tensor norm;
-  if (options_.clip_norm || scaler_) norm = optim::gradient_norm_on_device(arena_, plan);
   if (scaler_) {
+    norm = optim::gradient_norm_on_device(arena_, plan);
     scale.found_inf = norm.isfinite().logical_not().to(at::kFloat);
     scale.device = device_scaler_->scale().reciprocal();
     scale.not_taken_back = device_scaler_->not_heard();
@@ -303,9 +303,10 @@ void Engine::update_on_device(const parallel::StepSums& sums, StepResult& result
   };
   if (options_.clip_value) {
     optim::clip_gradient_values(arena_, plan, *options_.clip_value / whole_scale());
-    if (options_.clip_norm) norm = optim::gradient_norm_on_device(arena_, plan);
+    norm.reset();  // no longer theirs
   }
   if (options_.clip_norm) {
+    if (!norm.defined()) norm = optim::gradient_norm_on_device(arena_, plan);
     last_gradient_norm_ = norm * whole_scale();
     const auto coefficient = (*options_.clip_norm / (last_gradient_norm_ + kClipEps)).clamp_max_(1);
     scale.device = scale.device.defined() ? scale.device * coefficient : coefficient;
