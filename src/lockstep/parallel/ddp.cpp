@@ -35,10 +35,6 @@ comm::Buffer buffer_of(const at::Tensor& tensor) {
           tensor.is_cuda() ? comm::Memory::kDevice : comm::Memory::kHost};
 }
 
-comm::ConstBuffer const_buffer_of(const at::Tensor& tensor) {
-  return buffer_of(tensor);
-}
-
 namespace {
 
 class Ddp final : public BucketedStrategy {

@@ -11,6 +11,11 @@
 
 namespace lockstep::parallel {
 
+std::function<void*()> current_stream_of(at::Device device) {
+  return
+      [device, guard = c10::impl::VirtualGuardImpl(device.type())] { return guard.getStream(device).native_handle(); };
+}
+
 std::unique_ptr<comm::Communicator> make_device_communicator(comm::Communicator& host, at::Device device) {
   if (host.size() == 1) return nullptr;
   // A rank whose `auto` found no usable GPU trains on the CPU, and must not keep the others waiting.
@@ -25,10 +30,7 @@ std::unique_ptr<comm::Communicator> make_device_communicator(comm::Communicator&
                       "--device cpu takes the CPU everywhere, --device cuda says why a GPU cannot be used");
   }
   if (mine == 0) return nullptr;
-  const auto current_stream = [device, cuda = c10::impl::VirtualGuardImpl(device.type())] {
-    return cuda.getStream(device).native_handle();
-  };
-  return comm::make_nccl_communicator(host, {.device = device.index(), .current_stream = current_stream});
+  return comm::make_nccl_communicator(host, {.device = device.index(), .current_stream = current_stream_of(device)});
 }
 
 }  // namespace lockstep::parallel

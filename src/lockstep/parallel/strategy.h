@@ -138,6 +138,5 @@ std::unique_ptr<Strategy> make_ddp(comm::Communicator& communicator, const DdpOp
 /// A tensor's memory as a communicator sees it. Must be contiguous, on the CPU or a GPU. Throws ConfigError for other
 /// types.
 comm::Buffer buffer_of(const at::Tensor& tensor);
-comm::ConstBuffer const_buffer_of(const at::Tensor& tensor);
 
 }  // namespace lockstep::parallel

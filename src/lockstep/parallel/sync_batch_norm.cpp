@@ -65,7 +65,7 @@ Statistics statistics_over_ranks(const at::Tensor& x, comm::Communicator& commun
     mine.narrow(0, channels, channels).copy_((x - by_channel(mean, x)).square().sum(dimensions));
   }
   auto all = at::empty({communicator.size(), 2 * channels}, x.options());
-  communicator.all_gather(const_buffer_of(mine), buffer_of(all)).wait();
+  communicator.all_gather(buffer_of(mine), buffer_of(all)).wait();
 
   const auto counts = at::tensor(counts_of_ranks, at::kDouble).to(x.options(), /*non_blocking=*/true).unsqueeze(1);
   const auto means = all.narrow(1, 0, channels);

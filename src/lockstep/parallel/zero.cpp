@@ -70,9 +70,8 @@ class Zero final : public BucketedStrategy {
     const auto& own = owned_[static_cast<std::size_t>(index)];
     if (stage_ == ZeroStage::kOptimizer) {
       const auto& gradients = arena().buffers()[static_cast<std::size_t>(bucket.buffer)].gradients;
-      return communicator().reduce_scatter(
-          const_buffer_of(gradients.narrow(0, bucket.begin, bucket.end - bucket.begin)),
-          buffer_of(gradients.narrow(0, own.begin, own.numel)), comm::ReduceOp::kSum);
+      return communicator().reduce_scatter(buffer_of(gradients.narrow(0, bucket.begin, bucket.end - bucket.begin)),
+                                           buffer_of(gradients.narrow(0, own.begin, own.numel)), comm::ReduceOp::kSum);
     }
     return comm::Work(std::make_unique<SlotWork>(*this, index));
   }
@@ -94,7 +93,7 @@ class Zero final : public BucketedStrategy {
     for (std::size_t b = 0; b < buckets().size(); ++b) {
       const auto& bucket = buckets()[b];
       const auto& values = arena().buffers()[static_cast<std::size_t>(bucket.buffer)].values;
-      works.push_back(communicator().all_gather(const_buffer_of(values.narrow(0, owned_[b].begin, owned_[b].numel)),
+      works.push_back(communicator().all_gather(buffer_of(values.narrow(0, owned_[b].begin, owned_[b].numel)),
                                                 buffer_of(values.narrow(0, bucket.begin, bucket.end - bucket.begin))));
     }
     for (auto& work : works) work.wait();
@@ -114,7 +113,7 @@ class Zero final : public BucketedStrategy {
     SlotWork(Zero& zero, int index) : zero_(zero), index_(static_cast<std::size_t>(index)) {
       const auto& slot = zero_.slot(index_);
       part_ = slot.narrow(0, zero_.rank() * zero_.owned_[index_].numel, zero_.owned_[index_].numel);
-      inner_ = zero_.communicator().reduce_scatter(const_buffer_of(slot), buffer_of(part_), comm::ReduceOp::kSum);
+      inner_ = zero_.communicator().reduce_scatter(buffer_of(slot), buffer_of(part_), comm::ReduceOp::kSum);
     }
     bool test() override { return inner_.test(); }
     void wait() override {

@@ -9,7 +9,6 @@
 #include <optional>
 #include <thread>
 
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 
 #include "dist/engine_rig.h"
@@ -31,15 +30,11 @@ using ::testing::HasSubstr;
 using namespace lockstep::testing;  // NOLINT(google-build-using-namespace)
 using std::chrono::milliseconds;
 
-std::function<void*()> current_stream_of(at::Device device) {
-  return [device] { return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle(); };
-}
-
 /// One communicator over `host` on GPU `index`, with limits of the test's own.
 std::unique_ptr<comm::Communicator> nccl_over(comm::Communicator& host, int index, comm::CommOptions limits = {}) {
   const auto device = train::prepare_device("cuda", index, host.size());
   return comm::make_nccl_communicator(
-      host, {.device = index, .current_stream = current_stream_of(device), .limits = std::move(limits)});
+      host, {.device = index, .current_stream = parallel::current_stream_of(device), .limits = std::move(limits)});
 }
 
 /// Every collective of every type, on values whose sums are exact, against what arithmetic says.
@@ -54,12 +49,12 @@ void check_collectives(comm::Communicator& communicator, at::Device device) {
       auto all = at::empty({ranks, count}, options), part = at::empty({count}, options);
       std::vector<at::Tensor> rows(static_cast<std::size_t>(ranks), mine(rank));
       const auto whole = at::stack(rows);
-      using parallel::buffer_of, parallel::const_buffer_of;
+      using parallel::buffer_of;
       auto first = communicator.all_reduce(buffer_of(sum), comm::ReduceOp::kSum);
       communicator.all_reduce(buffer_of(most), comm::ReduceOp::kMax).wait();
       communicator.broadcast(buffer_of(root), ranks - 1).wait();
-      communicator.all_gather(const_buffer_of(mine(rank).contiguous()), buffer_of(all)).wait();
-      communicator.reduce_scatter(const_buffer_of(whole), buffer_of(part), comm::ReduceOp::kSum).wait();
+      communicator.all_gather(buffer_of(mine(rank).contiguous()), buffer_of(all)).wait();
+      communicator.reduce_scatter(buffer_of(whole), buffer_of(part), comm::ReduceOp::kSum).wait();
       first.wait();
       at::Tensor expected = at::zeros_like(sum);
       for (int r = 0; r < ranks; ++r) expected += mine(r);
