@@ -26,13 +26,7 @@ namespace {
 namespace nn = torch::nn;
 using ::testing::Each;
 using ::testing::HasSubstr;
-using testing::loss_of;
-using testing::make_net;
-using testing::rows_of;
-using testing::run_threads;
-using testing::run_threads_ok;
-using testing::Weights;
-using testing::with_fixed_values;
+using namespace lockstep::testing;  // NOLINT(google-build-using-namespace)
 
 // ---- parameters that change after the engine was made
 

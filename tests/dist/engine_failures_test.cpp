@@ -135,10 +135,7 @@ TEST(Failures, BR096_UnderFp16TheFirstStepMayFailToo) {
 TEST(Failures, BR096_AFailureBehindTheLastGradientLeavesTheRanksEqual) {
   Weights weights;
   run_threads_ok(2, [&](comm::Communicator& communicator) {
-    auto net = make_net();
-    optim::SGD optimizer(net->parameters(), {.lr = 0.1});
-    const auto ddp = parallel::make_ddp(communicator, {});
-    train::Engine engine(*net, optimizer, *ddp, {});
+    Rig rig(parallel::make_ddp(communicator, {}));
     for (int step = 0; step < 5; ++step) {
       auto rows = rows_of(communicator.rank(), step).requires_grad_(true);
       if (step == 3 && communicator.rank() == 1) {
@@ -148,13 +145,13 @@ TEST(Failures, BR096_AFailureBehindTheLastGradientLeavesTheRanksEqual) {
         });
       }
       try {
-        engine.micro_step(3, true, [&] { return loss_of(net, rows); });
+        rig.engine.micro_step(3, true, [&] { return loss_of(rig.net, rows); });
       } catch (const std::runtime_error&) {
         EXPECT_EQ(communicator.rank(), 1);
       }
     }
-    EXPECT_GE(engine.num_steps(), 4);
-    weights.put(communicator.rank(), *net);
+    EXPECT_GE(rig.engine.num_steps(), 4);
+    weights.put(communicator.rank(), *rig.net);
   });
   weights.expect_equal_on_all_ranks();
 }

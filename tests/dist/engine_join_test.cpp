@@ -23,12 +23,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
-using testing::loss_of;
-using testing::make_net;
-using testing::rows_of;
-using testing::run_threads;
-using testing::run_threads_ok;
-using testing::Weights;
+using namespace lockstep::testing;  // NOLINT(google-build-using-namespace)
 
 TEST(Join, BR061_RanksWithMoreBatchesGoOnAndEverySampleCountsOnce) {
   for (const std::string strategy : {"ddp", "zero1", "zero2"}) {
@@ -66,17 +61,14 @@ TEST(Join, BR061_RanksWithMoreBatchesGoOnAndEverySampleCountsOnce) {
 TEST(Join, BR061_ABatchSkippedOnOneRankShiftsNothing) {
   Weights weights;
   run_threads_ok(2, [&](comm::Communicator& communicator) {
-    auto net = make_net();
-    optim::SGD optimizer(net->parameters(), {.lr = 0.1});
-    const auto ddp = parallel::make_ddp(communicator, {});
-    train::Engine engine(*net, optimizer, *ddp, {});
+    Rig rig(parallel::make_ddp(communicator, {}));
     for (int batch = 0; batch < 5; ++batch) {
       if (communicator.rank() == 1 && batch == 2) continue;
-      engine.micro_step(3, true, [&] { return loss_of(net, rows_of(communicator.rank(), batch)); });
+      rig.engine.micro_step(3, true, [&] { return loss_of(rig.net, rows_of(communicator.rank(), batch)); });
     }
-    engine.join();
-    EXPECT_EQ(engine.num_steps(), 5);
-    weights.put(communicator.rank(), *net);
+    rig.engine.join();
+    EXPECT_EQ(rig.engine.num_steps(), 5);
+    weights.put(communicator.rank(), *rig.net);
   });
   weights.expect_equal_on_all_ranks();
 }
@@ -136,14 +128,11 @@ TEST(Join, MicroBatchesThatWaitForAnUpdateCountInIt) {
 
 TEST(Join, Zero2WithAccumulationIsRefusedWithTheReason) {
   const auto errors = run_threads(2, [&](comm::Communicator& communicator) {
-    auto net = make_net();
-    optim::SGD optimizer(net->parameters(), {.lr = 0.1});
-    const auto zero = parallel::make_zero(communicator, parallel::ZeroStage::kGradients, {});
-    train::Engine engine(*net, optimizer, *zero, {});
+    Rig rig(parallel::make_zero(communicator, parallel::ZeroStage::kGradients, {}));
     for (int batch = 0; batch < 4; ++batch) {
-      engine.micro_step(3, batch % 2 == 1, [&] { return loss_of(net, rows_of(communicator.rank(), batch)); });
+      rig.engine.micro_step(3, batch % 2 == 1, [&] { return loss_of(rig.net, rows_of(communicator.rank(), batch)); });
     }
-    engine.join();
+    rig.engine.join();
   });
   EXPECT_THAT(errors, Each(HasSubstr("join() under zero2 with gradient accumulation")));
 }
@@ -151,12 +140,9 @@ TEST(Join, Zero2WithAccumulationIsRefusedWithTheReason) {
 // An error inside an accumulation window: what is under way ends before the memory it uses.
 TEST(Zero, AnEngineThatEndsInAnOpenWindowIsTakenDownInOrder) {
   const auto errors = run_threads(2, [&](comm::Communicator& communicator) {
-    auto net = make_net();
-    optim::SGD optimizer(net->parameters(), {.lr = 0.1});
-    const auto zero = parallel::make_zero(communicator, parallel::ZeroStage::kGradients, {});
-    train::Engine engine(*net, optimizer, *zero, {});
-    engine.micro_step(3, false, [&] { return loss_of(net, rows_of(communicator.rank(), 0)); });
-    engine.micro_step(3, false, [&]() -> at::Tensor { throw Error("no loss today"); });
+    Rig rig(parallel::make_zero(communicator, parallel::ZeroStage::kGradients, {}));
+    rig.engine.micro_step(3, false, [&] { return loss_of(rig.net, rows_of(communicator.rank(), 0)); });
+    rig.engine.micro_step(3, false, [&]() -> at::Tensor { throw Error("no loss today"); });
   });
   EXPECT_THAT(errors, Each(HasSubstr("no loss today")));
 }

@@ -4,10 +4,15 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include <torch/torch.h>
+
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/strategy.h"
+#include "lockstep/train/engine.h"
 
 namespace lockstep::testing {
 
@@ -38,6 +43,17 @@ inline at::Tensor rows_of(int rank, int batch, std::int64_t samples = 3) {
 inline at::Tensor loss_of(nn::Sequential& net, const at::Tensor& rows) {
   return net->forward(rows).square().mean();
 }
+
+// make_net() under plain SGD and one strategy.
+struct Rig {
+  explicit Rig(std::unique_ptr<parallel::Strategy> of, double lr = 0.1)
+      : optimizer(net->parameters(), {.lr = lr}), strategy(std::move(of)), engine(*net, optimizer, *strategy, {}) {}
+
+  nn::Sequential net = make_net();
+  optim::SGD optimizer;
+  std::unique_ptr<parallel::Strategy> strategy;
+  train::Engine engine;
+};
 
 // Every rank's final weights.
 class Weights {
