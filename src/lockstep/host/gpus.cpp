@@ -238,7 +238,7 @@ std::string Gpu::capability() const {
 GpuSources GpuSources::of_system(const EnvironmentReader& environment) {
   GpuSources sources;
   if (const auto library = environment("LOCKSTEP_NVML_LIBRARY"); library && !library->empty()) {
-    sources.library = *library;
+    sources.nvml = *library;
   }
   sources.in_container =
       has_entry("/.dockerenv") || has_entry("/run/.containerenv") || environment("KUBERNETES_SERVICE_HOST").has_value();
@@ -247,7 +247,7 @@ GpuSources GpuSources::of_system(const EnvironmentReader& environment) {
 
 GpuInventory find_gpus(const GpuSources& sources) {
   GpuInventory inventory;
-  const Nvml nvml(sources.library);
+  const Nvml nvml(sources.nvml);
   if (!nvml.failure().empty()) {
     explain_missing_library(inventory, sources, nvml.failure());
     return inventory;

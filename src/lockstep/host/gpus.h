@@ -34,7 +34,7 @@ struct GpuInventory {
 
 /// Where to look; the members are variables only so that tests can point elsewhere.
 struct GpuSources {
-  std::string library = "libnvidia-ml.so.1";  ///< NVML, part of the driver
+  std::string nvml = "libnvidia-ml.so.1";  ///< NVML, the part of the driver that answers
   std::filesystem::path driver_file = "/proc/driver/nvidia/version";
   std::filesystem::path device_folder = "/dev";
   std::filesystem::path pci_folder = "/sys/bus/pci/devices";

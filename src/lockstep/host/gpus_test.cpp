@@ -29,7 +29,7 @@ EnvironmentReader environment_of(std::map<std::string, std::string> variables) {
 class Gpus : public testing::Test {
  protected:
   Gpus() : folder_("lockstep-gpus-test") {
-    sources_.library = LOCKSTEP_FAKE_NVML;
+    sources_.nvml = LOCKSTEP_FAKE_NVML;
     sources_.driver_file = folder_.path() / "version";
     sources_.device_folder = folder_.path() / "dev";
     sources_.pci_folder = folder_.path() / "pci";
@@ -81,7 +81,7 @@ TEST_F(Gpus, OneLostCardDoesNotHideTheOthers) {
 }
 
 TEST_F(Gpus, MissingBecauseThereIsNoDriver) {
-  sources_.library = "libnvidia-ml-that-does-not-exist.so.1";
+  sources_.nvml = "libnvidia-ml-that-does-not-exist.so.1";
   const GpuInventory inventory = find_gpus(sources_);
   EXPECT_THAT(inventory.gpus, IsEmpty());
   EXPECT_THAT(inventory.why_none, HasSubstr("no NVIDIA driver is loaded and no NVIDIA GPU is on the PCI bus"));
@@ -89,7 +89,7 @@ TEST_F(Gpus, MissingBecauseThereIsNoDriver) {
 }
 
 TEST_F(Gpus, MissingBecauseTheCardHasNoDriver) {
-  sources_.library = "libnvidia-ml-that-does-not-exist.so.1";
+  sources_.nvml = "libnvidia-ml-that-does-not-exist.so.1";
   write("pci/0000:01:00.0/vendor", "0x10de\n");
   write("pci/0000:01:00.0/class", "0x030200\n");
   write("pci/0000:01:00.1/vendor", "0x10de\n");
@@ -100,7 +100,7 @@ TEST_F(Gpus, MissingBecauseTheCardHasNoDriver) {
 }
 
 TEST_F(Gpus, MissingBecauseTheContainerLacksTheLibrary) {
-  sources_.library = "libnvidia-ml-that-does-not-exist.so.1";
+  sources_.nvml = "libnvidia-ml-that-does-not-exist.so.1";
   sources_.in_container = true;
   write("version",
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\nGCC version:  gcc 12.2\n");
@@ -111,7 +111,7 @@ TEST_F(Gpus, MissingBecauseTheContainerLacksTheLibrary) {
 }
 
 TEST_F(Gpus, MissingBecauseTheLibraryIsAnother) {
-  sources_.library = "libc.so.6";
+  sources_.nvml = "libc.so.6";
   write("version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12\n");
   EXPECT_THAT(find_gpus(sources_).why_none, HasSubstr("it has no nvmlInit_v2"));
 }
